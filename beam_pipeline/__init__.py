@@ -1,8 +1,8 @@
-"""Raw JPEGs in, balanced and reproducible TFRecord shards out, as an Apache Beam job.
+"""Turns images into balanced, reproducible TFRecord shards by Apache Beam.
 
-`imageshards build` is the job. Its transforms compose in any pipeline:
+`imageshards build` runs the whole job. Its transforms may be used in any pipeline, in this order:
 `ListImages`, `AssignSplits`, `AnalyseColumns`, `PlanShards`, `WriteBalancedTFRecord`, and
-`CommitShards`, which makes a dataset of what was written.
+`CommitShards`, which makes a dataset of the written shards.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from imageshards.manifest import Reject as Reject
 
 
-# Where each name stands, as above.
+# The module that defines each public name, as in the imports above.
 _HOMES = {
     "columns.transforms": ["AnalyseColumns"],
     "commit.dataset": ["CommitSpec"],
@@ -57,12 +57,12 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [*_HOME_OF]
 
-# Called when a path first needs it: Beam is not loaded now.
+# `storage` calls this for the first path with an unknown scheme, so Beam is not imported now.
 _storage.extend(_beam_files.new_backend)
 
 
 def __getattr__(name: str) -> Any:
-    # Lazy, because `--help` and a mistake in a flag must not wait for Beam.
+    # A name is imported when it is used, so `--help` and a wrong flag need not wait for Beam.
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)

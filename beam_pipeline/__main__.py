@@ -1,4 +1,4 @@
-"""`imageshards build`: parses, runs, and turns errors into sentences and exit codes."""
+"""Runs `imageshards build`: parses flags, and turns errors into sentences and exit codes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["main", "make_parser"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a build: 0 done, 1 failed, 2 something the user can fix, 130 stopped."""
+    """Runs a build; returns 0 (done), 1 (failed), 2 (the user can fix it) or 130 (stopped)."""
     return command_line.run(
         "imageshards build",
         lambda: _build(argv),
@@ -25,8 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _build(argv: Sequence[str] | None) -> int:
     options, beam_args = cli.parse(sys.argv[1:] if argv is None else argv)
-    # Beam is imported after this: --help answers at once, and worker processes start now. Where
-    # it is missing, that is said before anything is written.
+    # Beam takes seconds to import, so `--help` and wrong flags are answered before. A missing Beam
+    # must be reported before anything is written.
     command_line.check_installed("apache_beam")
     from beam_pipeline.run import run
 

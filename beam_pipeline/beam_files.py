@@ -1,7 +1,7 @@
-"""What Beam's flags say about stores, and Beam's file systems (`hdfs://`, …) to read from.
+"""Passes Beam's flags about stores on to `imageshards.storage`, and reads Beam's file systems.
 
-`imageshards.storage`, which knows neither, is given `StoreConfig.settings` and `new_backend`. Beam
-is loaded only where a path needs one of its file systems.
+`imageshards.storage` knows nothing of Beam: `StoreConfig.settings` and `new_backend` are handed to
+that package. Beam is imported only for a path that needs a file system of Beam's, such as `hdfs://`.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ import msgspec
 
 from beam_pipeline.option_texts import beam_flag
 from imageshards import storage
-from imageshards.errors import StorageError
+from imageshards.errors import StorageError, names_flags, naming_flags
 from imageshards.storage.base import Backend, Stat
 
-# Beam's flags (`S3Options`, `GoogleCloudOptions`) that clients of stores obey.
+# Flags of Beam (`S3Options`, `GoogleCloudOptions`) that change how clients of stores behave.
 _STORE_FLAGS = (
     "s3_access_key_id", "s3_secret_access_key", "s3_session_token", "s3_endpoint_url",
     "s3_region_name", "s3_verify", "s3_disable_ssl", "no_auth", "impersonate_service_account",
 )  # fmt: skip
 _SWITCHES = ("s3_disable_ssl", "no_auth")
+# Keeps the context of a worker that names flags in errors open until the process ends.
+_naming = contextlib.ExitStack()
 
 
 def given_flags(beam_args: Sequence[str], *names: str) -> dict[str, str]:
-    """Those of some of Beam's flags that a command line has, `--name=value` or `--name value`.
+    """Returns the flags called `names` that a command line has, without importing Beam.
 
-    Read without Beam, which takes seconds to import. One without its value is "", which is
-    refused where all of Beam's flags are checked.
+    A flag without a value is "": `runners.choice.check_flags` refuses that later.
     """
+    # Beam's own parser would answer too, but its import takes seconds.
     parser = argparse.ArgumentParser(
         add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS
     )
@@ -45,28 +47,33 @@ def given_flags(beam_args: Sequence[str], *names: str) -> dict[str, str]:
 
 
 class StoreConfig(msgspec.Struct, frozen=True):
-    """What Beam's flags say about stores: a build has them from its command line, a transform from
-    the options of its pipeline, and each of its steps carries them to its worker.
+    """Settings that each step of a pipeline carries to the process that runs the step.
 
-    Attributes:
-        flags: Flags that were given, by their names.
+    A build reads the settings from its command line, a transform from the pipeline's options.
     """
 
-    flags: dict[str, Any] = {}
+    flags: dict[str, Any] = {}  # Beam's flag → value
+    names_flags: bool = False  # errors name flags, as in a command, instead of arguments
+
+    def __post_init__(self) -> None:
+        # A worker calls this when it unpickles a step, as Beam's worker pool passes no flag of ours
+        # on. Naming lasts as long as the process: Beam formats an error after the step has ended.
+        if self.names_flags and not names_flags():
+            _naming.enter_context(naming_flags())
 
     @classmethod
     def of_arguments(cls, beam_args: Sequence[str]) -> StoreConfig:
-        """The flags about stores in a command line."""
+        """Returns the flags about stores in a command line."""
         found = given_flags(beam_args, *_STORE_FLAGS).items()
         return cls({flag: text or "true" for flag, text in found if text or flag in _SWITCHES})
 
     @classmethod
     def of_pipeline(cls, value: Any) -> StoreConfig:
-        """The options that were given to the pipeline of a collection."""
-        return cls(_given_options(value.pipeline.options))
+        """Returns the options of the pipeline that the collection `value` belongs to."""
+        return cls(_given_options(value.pipeline.options), names_flags())
 
     def settings(self) -> dict[str, dict[str, Any]]:
-        """What `storage.using` takes: only what was given.
+        """Returns the argument of `storage.using`, with the settings that were given.
 
         Returns:
             s3: `access_key_id`, `secret_access_key`, `session_token`, `region_name`,
@@ -74,7 +81,7 @@ class StoreConfig(msgspec.Struct, frozen=True):
             `no_auth`, `impersonate_service_account`. beam: all flags.
 
         Raises:
-            StorageError: --s3_verify is none of these.
+            StorageError: --s3_verify is neither true, false nor the path of a file.
         """
         given = {flag: self.flags[flag] for flag in _STORE_FLAGS if self.flags.get(flag)}
         s3 = {flag[3:]: value for flag, value in given.items() if flag.startswith("s3_")}
@@ -94,13 +101,14 @@ class StoreConfig(msgspec.Struct, frozen=True):
         return {"s3": s3, "gs": gs, "beam": self.flags}
 
     def step(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns the function as a step of a pipeline, in which stores are used as flags say."""
+        """Returns a function that calls `function` with these settings of stores."""
 
-        @functools.wraps(function)  # Beam reads the types
+        @functools.wraps(function)  # Beam reads type hints from the function that it is given
         def step(*args: Any) -> Any:
             with storage.using(self.settings()):
                 return function(*args)
 
+        # A generator runs while Beam reads its elements, so the settings must last until its end.
         @functools.wraps(function)
         def generate(*args: Any) -> Iterator[Any]:
             with storage.using(self.settings()):
@@ -109,40 +117,42 @@ class StoreConfig(msgspec.Struct, frozen=True):
         return generate if inspect.isgeneratorfunction(function) else step
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=1)  # each transform of a pipeline asks for the same options
 def _given_options(options: Any) -> dict[str, Any]:
-    kinds = (str, int, float, bool, list, dict)
+    kinds = (str, int, float, bool, list, dict)  # an object might not be picklable
     found = options.get_all_options(drop_default=True)
     return {flag: value for flag, value in found.items() if isinstance(value, kinds)}
 
 
 def new_backend(scheme: str) -> Backend | None:
-    """The backend for a scheme; None if Beam does not know it."""
+    """Returns the backend for a scheme, or None if Beam has no file system for the scheme."""
     from apache_beam.io.filesystems import FileSystems
 
     try:
         FileSystems.get_filesystem(f"{scheme}://")
-    except Exception:  # noqa: BLE001  # each file system has errors of its own
+    except Exception:  # noqa: BLE001  # each file system raises its own errors
         return None
     return BeamBackend()
 
 
 class BeamBackend(Backend):
-    """`apache_beam.io.filesystems.FileSystems`, one client per process where Beam keeps one.
+    """Read-only backend of `imageshards.storage` over `apache_beam.io.filesystems.FileSystems`.
 
-    They are only read: they write nothing at once or on a condition, and have no clock.
+    A build does not write there: Beam's file systems have no atomic or conditional write.
     """
 
     def __init__(self) -> None:
         from apache_beam.io.filesystem import CompressionTypes
         from apache_beam.io.filesystems import FileSystems
 
+        # Beam keeps one set of options per process; a runner may have set them already.
         flags = storage.settings().get("beam")
         if flags and FileSystems._pipeline_options is None:
             from apache_beam.options.pipeline_options import PipelineOptions
 
             FileSystems.set_options(PipelineOptions.from_dictionary(flags))
         self._files: Any = FileSystems
+        # Beam would otherwise decompress a `.gz` by its name.
         self._plain = {"compression_type": CompressionTypes.UNCOMPRESSED}
 
     def open_read(self, path: str) -> BinaryIO:
@@ -157,8 +167,9 @@ class BeamBackend(Backend):
         try:
             with _as_os_error(path):
                 found = _stat(files.metadata(path))
-        except OSError:  # gone meanwhile, or a folder
+        except OSError:  # deleted since, or a folder
             return None
+        # Some file systems describe a folder as an empty file.
         is_folder = not found.size_bytes and self.is_folder(path)
         return None if is_folder else found
 
@@ -185,7 +196,7 @@ def _stat(found: Any) -> Stat:
 
 @contextlib.contextmanager
 def _as_os_error(path: str) -> Iterator[None]:
-    """Beam's errors, of many kinds, become `OSError`."""
+    """Turns an error of one of Beam's file systems, whatever its class, into an `OSError`."""
     try:
         yield
     except Exception as e:
@@ -194,5 +205,6 @@ def _as_os_error(path: str) -> Iterator[None]:
         causes = getattr(e, "exception_details", None) or {}
         cause = next((c for c in causes.values() if isinstance(c, BaseException)), e)
         text = str(cause)
+        # Beam's errors have no code, so their text must say whether the file is missing.
         is_missing = "404" in text or "not found" in text.lower() or "No such file" in text
         raise OSError(errno.ENOENT if is_missing else errno.EIO, text, path) from e

@@ -1,4 +1,4 @@
-"""The command line of a build: flags, their units and defaults, and what they become."""
+"""Parses the command line of a build, or the keywords of `ims.build`, into options."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from beam_pipeline import options as opt
-from beam_pipeline.option_texts import parse_size
+from beam_pipeline.option_texts import invalid, parse_size
 from imageshards import __version__
 from imageshards.commands.command_line import Parser, did_you_mean, nearest_flags
 from imageshards.commands.options import add_options
-from imageshards.errors import UserError
 
 _Options = TypeVar("_Options")
 
@@ -29,23 +28,23 @@ example:
 
 
 def parse(argv: Sequence[str]) -> tuple[opt.BuildOptions, list[str]]:
-    """Options of a build, and the flags that are left for Beam.
+    """Parses a command line into the options of a build and the remaining flags, for Beam.
 
     Raises:
-        UserError: A flag has a value that cannot be.
+        UserError: A flag has a wrong value.
     """
     args, beam_args = make_parser().parse_known_args(argv)
     return _options(vars(args)), beam_args
 
 
 def options_of(keywords: Mapping[str, Any]) -> opt.BuildOptions:
-    """Options of a build from keywords that are named as the flags.
+    """Turns keywords with the names of flags into the options of a build.
 
     Args:
-        keywords: Values as flags take them, in texts, or what these stand for; None for none.
+        keywords: Name of a flag → its text, or a Python value; None if the flag is not given.
 
     Raises:
-        UserError: A keyword is unknown, or its value cannot be.
+        UserError: A keyword is unknown, or has a wrong value.
     """
     parser = make_parser()
     values: dict[str, Any] = {}
@@ -56,22 +55,20 @@ def options_of(keywords: Mapping[str, Any]) -> opt.BuildOptions:
             names = [flag.removeprefix("--") for flag in nearest_flags(name, known)]
             hint = did_you_mean(names)
             hint = hint or f"a flag of Beam goes into beam_args, as in beam_args=['--{name}=...']"
-            raise UserError(
-                argument=name, received=f"{value!r}, no keyword of build", remedy=hint.rstrip()
-            )
+            raise invalid(name, f"{value!r}, no keyword of build", remedy=hint.rstrip())
         if value is None and name not in ("input", "output"):
             continue
         if action.nargs != 0:
             values[action.dest] = _value(name, value, action.type)
         elif not isinstance(value, bool):
-            raise UserError(argument=name, received=repr(value), expected="True or False")
+            raise invalid(name, repr(value), "True or False")
         elif value:
             values[action.dest] = action.const
     return _options(values)
 
 
 def _value(name: str, value: Any, parse: Any) -> Any:
-    """The value of a keyword: texts and what is like them pass through the flag's own parser."""
+    """Returns the value of an option; a text passes through the parser of its flag."""
     value = os.fspath(value) if isinstance(value, os.PathLike) else value
     is_pairs, is_list = isinstance(value, Mapping), isinstance(value, Iterable)
     if name == "input":
@@ -82,16 +79,17 @@ def _value(name: str, value: Any, parse: Any) -> Any:
         try:
             return parse(value)
         except ValueError:
-            return value  # which the check of the option refuses
+            return value  # `check_options` refuses the text with a better sentence
     if parse in (None, int, float):
         return value
     if isinstance(value, str):
         text = value
-    elif name in ("class_names", "class_map") and is_list:  # any text may be in a name
+    # A name of a class may have a comma in it, so a list of names must not become one text.
+    elif name in ("class_names", "class_map") and is_list:
         texts = [*value, *(value.values() if is_pairs else ())]
         if is_pairs != (name == "class_map") or not all(isinstance(one, str) for one in texts):
             expected = "texts" if name == "class_names" else "a dict of texts"
-            raise UserError(argument=name, received=repr(value), expected=expected)
+            raise invalid(name, repr(value), expected)
         return dict(value) if is_pairs else tuple(texts)
     elif is_pairs:
         text = ",".join(f"{key}={each!s}" for key, each in value.items())
@@ -104,8 +102,8 @@ def _value(name: str, value: Any, parse: Any) -> Any:
 
 
 def _options(values: dict[str, Any]) -> opt.BuildOptions:
-    """Options from the values of flags, by the names of their fields."""
     given = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+    # One flag sets two fields.
     if "image_size" in given:
         given["height_px"], given["width_px"] = given["image_size"]
 
@@ -126,7 +124,7 @@ def _options(values: dict[str, Any]) -> opt.BuildOptions:
 
 
 def make_parser() -> Parser:
-    """All flags of `imageshards build`."""
+    """Returns the parser of all flags of `imageshards build`."""
     parser = Parser(
         prog="imageshards build",
         usage="imageshards build --input PATH --output DIR [flags below] [Beam's flags]",

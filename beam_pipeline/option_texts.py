@@ -1,4 +1,4 @@
-"""Texts of flags → values of options, among them the columns of a table."""
+"""Parses the texts of flags into the values of options, among them the columns of a table."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import re
 from typing import Any
 
 from imageshards.commands.command_line import names_or_file, split_names
-from imageshards.errors import Arg, UserError
+from imageshards.errors import Arg, Text, UserError
 
 COLUMN_KINDS = ("int", "float", "string")
 SCALINGS = ("none", "zscore", "minmax")
 
+# Numbers have few digits, as `int` raises ValueError for a text of more than 4,300.
 _COLUMN = re.compile(
     r"(?P<name>[^:]+):(?P<kind>\w+)(?P<list>\[(?P<size>\d{0,6})\])?(:(?P<scale>\w+))?", re.ASCII
 )
@@ -19,15 +20,22 @@ _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _SIZE = re.compile(r"(\d{1,99})(?:x(\d{1,99}))?", re.ASCII)
 
 
+def invalid(
+    argument: str | Arg, received: Text, expected: Text = "", remedy: Text = ""
+) -> UserError:
+    """Returns the error for an option that received a wrong value."""
+    return UserError(argument=argument, received=received, expected=expected, remedy=remedy)
+
+
 @dataclasses.dataclass(frozen=True)
 class ColumnSpec:
-    """One extra column of an image table.
+    """Extra column of an image table.
 
     Attributes:
-        name: Column name, and the feature's name in the record.
-        kind: One of `COLUMN_KINDS`: int64, float32 or bytes in the record.
-        shape: `()` scalar, `(k,)` fixed length, `None` variable length.
-        scale: One of `SCALINGS`, for floats.
+        name: Name of the column, and of the feature in the record.
+        kind: `int`, `float` or `string`; the record stores int64, float32 or bytes.
+        shape: `()` for a scalar, `(k,)` for a list of fixed length, None for a list of any length.
+        scale: `none`, or for floats `zscore` or `minmax`.
     """
 
     name: str
@@ -37,49 +45,39 @@ class ColumnSpec:
 
     def __post_init__(self) -> None:
         if self.shape is not None and self.shape != () and self.shape[0] < 1:
-            raise UserError(
-                argument="columns",
-                received=f"{self.name} with the length {self.shape[0]}",
-                expected="at least 1, or [] for a variable length",
-            )
+            received = f"{self.name} with the length {self.shape[0]}"
+            raise invalid("columns", received, "at least 1, or [] for a variable length")
         for received, allowed in ((self.kind, COLUMN_KINDS), (self.scale, SCALINGS)):
             if received not in allowed:
-                raise UserError(
-                    argument="columns",
-                    received=f"{self.name} with {received!r}",
-                    expected=f"one of {', '.join(allowed)}",
-                )
+                expected = f"one of {', '.join(allowed)}"
+                raise invalid("columns", f"{self.name} with {received!r}", expected)
         if self.scale != "none" and self.kind != "float":
-            raise UserError(
-                argument="columns",
-                received=f"{self.name} with scaling {self.scale!r} for a {self.kind} column",
-                expected="a float column",
-            )
+            received = f"{self.name} with scaling {self.scale!r} for a {self.kind} column"
+            raise invalid("columns", received, "a float column")
 
     def __str__(self) -> str:
-        """As --columns takes it."""
+        """Returns the column as `--columns` writes it: `age:float:zscore`."""
         size = "" if self.shape == () else f"[{self.shape[0] if self.shape else ''}]"
         scale = "" if self.scale == "none" else f":{self.scale}"
         return f"{self.name}:{self.kind}{size}{scale}"
 
 
 def beam_flag(name: str) -> Arg:
-    """A flag of Beam, which has its dashes in Python, too: there it is a text of `beam_args`."""
+    """Returns a flag of Beam for the text of an error."""
+    # Unlike our own options, it keeps its dashes in Python: there it is a text in `beam_args`.
     return Arg(name, python=f"--{name}")
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """`N` or `HEIGHTxWIDTH` → (height, width) in pixels."""
+    """Parses `N` or `HEIGHTxWIDTH` into (height, width) in pixels."""
     found = _SIZE.fullmatch(text.strip())
     if not found:
-        raise UserError(
-            argument="image_size", received=repr(text), expected="pixels as N or HEIGHTxWIDTH"
-        )
+        raise invalid("image_size", repr(text), "pixels as N or HEIGHTxWIDTH")
     return int(found[1]), int(found[2] or found[1])
 
 
 def parse_timeouts(text: str) -> tuple[float, ...]:
-    """`10,30,120` → three numbers of seconds."""
+    """Parses `10,30,120` into three numbers of seconds."""
     try:
         seconds = tuple(float(part) for part in text.split(","))
     except ValueError:
@@ -89,12 +87,12 @@ def parse_timeouts(text: str) -> tuple[float, ...]:
             "three numbers of seconds above 0, to connect, between two pieces and in all, for "
             "example 10,30,120"
         )
-        raise UserError(argument="url_timeouts", received=repr(text), expected=expected)
+        raise invalid("url_timeouts", repr(text), expected)
     return seconds
 
 
 def parse_pairs(argument: str, kind: type, text: str) -> dict[str, Any]:
-    """`a=1,b=2` → {"a": 1, "b": 2}."""
+    """Parses `a=1,b=2` into a dict of numbers of a kind, `int` or `float`."""
     pairs: dict[str, Any] = {}
     for part in text.split(","):
         name, _, value = (piece.strip() for piece in part.partition("="))
@@ -103,61 +101,54 @@ def parse_pairs(argument: str, kind: type, text: str) -> dict[str, Any]:
         except ValueError:
             number = None
         if not name or number is None or name in pairs:
-            what = "numbers" if kind is float else "whole numbers"
-            raise UserError(
-                argument=argument,
-                received=repr(text),
-                expected=f"names with {what}, as in name=1,other=2",
-            )
+            numbers = "numbers" if kind is float else "whole numbers"
+            expected = f"names with {numbers}, as in name=1,other=2"
+            raise invalid(argument, repr(text), expected)
         pairs[name] = number
     return pairs
 
 
 def parse_num_shards(text: str) -> dict[str, int]:
-    """`8` → {"*": 8}, `train=64,validation=8` → that."""
+    """Parses `8` into {"*": 8}, and `train=64,validation=8` into a number for each split."""
     if _NUMBER.fullmatch(text.strip()):
         return {"*": int(text.strip())}
     if "=" not in text:
         expected = "a number, or one for each split as in train=64,validation=8"
-        raise UserError(argument="num_shards", received=repr(text), expected=expected)
+        raise invalid("num_shards", repr(text), expected)
     return parse_pairs("num_shards", int, text)
 
 
 def parse_class_map(text: str) -> dict[str, str]:
-    """`old=new,…`, or a file with one on each line."""
+    """Parses `old=new,…`, or a file with one pair on each line."""
     found: dict[str, str] = {}
     for pair in names_or_file("class_map", text):
         old, _, new = map(str.strip, pair.partition("="))
         if not old or not new or old in found:
-            received = f"{text!r}, where {old!r} becomes {new!r}"
             expected = "pairs of names as in old=new,other=new, each old one once"
-            raise UserError(argument="class_map", received=received, expected=expected)
+            raise invalid("class_map", f"{text!r}, where {old!r} becomes {new!r}", expected)
         found[old] = new
     return found
 
 
 def parse_extensions(text: str) -> tuple[str, ...]:
-    """`jpg,.PNG` → (".jpg", ".png")."""
+    """Parses `jpg,.PNG` into (".jpg", ".png")."""
     names = [name.strip().lstrip("*").lstrip(".").lower() for name in text.split(",")]
     if not all(names):
-        raise UserError(argument="extensions", received=repr(text), expected="a list as in jpg,png")
+        raise invalid("extensions", repr(text), "a list as in jpg,png")
     return tuple("." + name for name in names)
 
 
 def parse_globs(text: str) -> tuple[str, ...]:
-    """`*_small.jpg,cat/old` → ("*_small.jpg", "cat/old")."""
+    """Parses `*_small.jpg,cat/old` into ("*_small.jpg", "cat/old")."""
     globs = split_names(text)
+    # A glob of slashes alone would match nothing, or the whole input.
     if not all(glob.strip("/") for glob in globs or [""]):
-        raise UserError(
-            argument="exclude_glob",
-            received=repr(text),
-            expected="globs as in '*_small.jpg' or 'cat/old'",
-        )
+        raise invalid("exclude_glob", repr(text), "globs as in '*_small.jpg' or 'cat/old'")
     return globs
 
 
 def parse_columns(text: str) -> tuple[ColumnSpec, ...]:
-    """`age:float:zscore,tokens:int[]` → specs; "" is no column at all."""
+    """Parses `age:float:zscore,tokens:int[]` into columns; "" means no column at all."""
     specs = []
     for part in split_names(text):
         found = _COLUMN.fullmatch(part)
@@ -165,7 +156,7 @@ def parse_columns(text: str) -> tuple[ColumnSpec, ...]:
             expected = (
                 "name:int|float|string, with [] or [N] for lists and :zscore or :minmax for floats"
             )
-            raise UserError(argument="columns", received=repr(part), expected=expected)
+            raise invalid("columns", repr(part), expected)
         size = found["size"]
         shape = None if found["list"] and not size else (int(size),) if size else ()
         specs.append(ColumnSpec(found["name"], found["kind"], shape, found["scale"] or "none"))

@@ -1,4 +1,4 @@
-"""What a build is asked to do: small frozen dataclasses, validated once."""
+"""Defines the options of a build: small frozen dataclasses, each validated once."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated
 
 from beam_pipeline.option_texts import ColumnSpec as ColumnSpec
 from beam_pipeline.option_texts import (
+    invalid,
     parse_class_map,
     parse_columns,
     parse_extensions,
@@ -21,7 +22,7 @@ from beam_pipeline.option_texts import (
 from imageshards import storage
 from imageshards.commands.command_line import names_or_file
 from imageshards.commands.options import Option, check_options
-from imageshards.errors import Arg, UserError
+from imageshards.errors import Arg
 from imageshards.images.options import EXTENSIONS
 from imageshards.images.options import ImageOptions as ImageOptions
 from imageshards.manifest import NONE, ONE, SEVERAL, SPLIT_NAME
@@ -29,31 +30,35 @@ from imageshards.text import composed, printable
 
 DATASET = "dataset"
 TABLE = "table"
-ARCHIVES = "archives"  # as tells the name of an input
+ARCHIVES = "archives"  # no value of --layout: names of files show that an input is an archive
 WEBDATASET = "webdataset"
 LAYOUTS = ("auto", "class_folders", "split_folders", "flat", WEBDATASET, TABLE, DATASET)
 ARCHIVE_SUFFIXES = (".tar", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".pq")
-# Options of an image table alone.
+# Options that only an image table has.
 TABLE_FLAGS = (
     "image_column", "label_column", "key_column", "split_column", "group_column", "columns",
     "allow_any_path", "bbox_format",
 )  # fmt: skip
 LABELS = (ONE, NONE, SEVERAL)
-# Of the boxes in a table: sides from 0 to 1, sides in pixels, or a corner and the size in pixels.
+# How a table gives boxes: as sides from 0 to 1, as sides in pixels, or as a corner and a size in
+# pixels.
 RELATIVE, PIXELS, XYWH = "relative", "pixels", "xywh"
 
-# File names have five digits for it.
+# The name of a shard has five digits for its number.
 MAX_SHARDS = 99_999
 
 
 def is_split_name(name: str) -> bool:
-    """Whether `name` can name a split: it becomes part of file names."""
+    """Returns whether a split may have this name, which becomes part of file names."""
     return SPLIT_NAME.fullmatch(name) is not None
 
 
 def label_group(regex: re.Pattern[str]) -> str | int | None:
-    """The group of --label_regex that captures the label: `label`, else the first other one."""
+    """Returns the group of `--label_regex` that captures the label; None if there is none.
+
+    The group is called `label`, or is the first one that is called neither `split` nor `group`.
+    """
     if "label" in regex.groupindex:
         return "label"
     taken = {regex.groupindex.get("split"), regex.groupindex.get("group")}
@@ -62,7 +67,7 @@ def label_group(regex: re.Pattern[str]) -> str | int | None:
 
 @dataclasses.dataclass(frozen=True)
 class InputOptions:
-    """Where references come from and how a label is found."""
+    """Options of one input: where images come from, and how their labels are found."""
 
     # fmt: off
     input: Annotated[str, Option(
@@ -129,62 +134,42 @@ class InputOptions:
         check_options(self)
         if self.label_separator is not None:
             if self.label == NONE or not self.label_separator:
-                raise UserError(
-                    argument="label_separator",
-                    received=f"{self.label_separator!r} with " + Arg("label", self.label),
-                    expected="a text such as '|', and several labels an image",
-                )
+                received = f"{self.label_separator!r} with " + Arg("label", self.label)
+                expected = "a text such as '|', and several labels an image"
+                raise invalid("label_separator", received, expected)
+            # The dataclass is frozen, so a derived value needs the setter of `object`.
             object.__setattr__(self, "label", SEVERAL)
+        if self.label_regex is None:
+            return
+        given, leave_out = repr(self.label_regex), "leave one of them out"
         if self.label == NONE:
-            if self.label_regex is not None:
-                raise UserError(
-                    argument="label_regex",
-                    received=f"{self.label_regex!r} with " + Arg("label", NONE),
-                    remedy="leave one of them out",
-                )
-        if self.label_regex is not None:
-            try:
-                regex = re.compile(self.label_regex)
-            except re.error as e:
-                raise UserError(
-                    argument="label_regex",
-                    received=f"{self.label_regex!r}, which cannot be read ({e})",
-                    expected="a regular expression",
-                ) from e
-            if label_group(regex) is None:
-                raise UserError(
-                    argument="label_regex",
-                    received=repr(self.label_regex),
-                    expected="a group that captures the label, for example '^([a-z]+)\\.'",
-                )
-            if self.layout in ("class_folders", TABLE, DATASET):
-                raise UserError(
-                    argument="label_regex",
-                    received=f"{self.label_regex!r} with "
-                    + Arg("layout", self.layout)
-                    + ", which has labels of its own",
-                    remedy="leave one of them out",
-                )
+            with_none = f"{given} with " + Arg("label", NONE)
+            raise invalid("label_regex", with_none, remedy=leave_out)
+        try:
+            regex = re.compile(self.label_regex)
+        except re.error as e:
+            unread = f"{given}, which cannot be read ({e})"
+            raise invalid("label_regex", unread, "a regular expression") from e
+        if label_group(regex) is None:
+            expected = "a group that captures the label, for example '^([a-z]+)\\.'"
+            raise invalid("label_regex", given, expected)
+        if self.layout in ("class_folders", TABLE, DATASET):
+            layout = Arg("layout", self.layout) + ", which has labels of its own"
+            raise invalid("label_regex", f"{given} with " + layout, remedy=leave_out)
 
 
 @dataclasses.dataclass(frozen=True)
 class CopiedInput(InputOptions):
-    """A finished dataset among the inputs, with what its manifest contributes to a build.
+    """Options of an input that is a finished dataset, with facts from its manifest."""
 
-    Attributes:
-        fingerprint: Fingerprint of the dataset when the build began; "" for any.
-        keeps_splits: Whether the records keep their splits.
-        record_label: How many labels each record has.
-    """
-
-    fingerprint: str = ""
-    keeps_splits: bool = True
-    record_label: str = ONE
+    fingerprint: str = ""  # fingerprint of the dataset when the build began; "" for any
+    keeps_splits: bool = True  # records keep the splits of the dataset
+    record_label: str = ONE  # how many labels each record has: `ONE`, `NONE` or `SEVERAL`
 
 
 @dataclasses.dataclass(frozen=True)
 class UrlOptions:
-    """How images at `http://` and `https://` addresses are fetched."""
+    """Options for images at `http://` and `https://` addresses."""
 
     # fmt: off
     url_timeouts: Annotated[tuple[float, float, float], Option(
@@ -205,25 +190,20 @@ class UrlOptions:
 
 @dataclasses.dataclass(frozen=True)
 class CopiedColumns:
-    """Extra columns that records of datasets bring.
+    """Extra columns in the records of the datasets that a build copies."""
 
-    Attributes:
-        transform: Folder of the exported transform that made them.
-        as_given: Whether they are as some input had them, neither scaled nor transformed.
-    """
-
-    transform: str
-    as_given: bool
+    transform: str  # folder of the exported transform that made the columns
+    as_given: bool  # the columns were neither scaled nor transformed
 
 
 @dataclasses.dataclass(frozen=True)
 class PlanOptions:
-    """Splits, shards and the class order.
+    """Options of the plan: splits, shards and the order of classes.
 
     Attributes:
-        num_shards: Split name → shards; the key `*` stands for every split; empty for a number
-            derived from `shard_mb`.
-        pinned_classes: Class order of the dataset being rebuilt; new labels follow.
+        num_shards: Split name → shards. The key `*` means every split. Without an entry the number
+            follows from `shard_mb`.
+        pinned_classes: Classes of the dataset that is replaced, by id; new classes follow.
     """
 
     # fmt: off
@@ -256,54 +236,41 @@ class PlanOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
+        # Unicode has two forms of é, so class names are compared in their composed form.
         if self.class_names is not None:
             object.__setattr__(self, "class_names", tuple(map(composed, self.class_names)))
         pinned = dict.fromkeys(map(composed, self.pinned_classes))
         object.__setattr__(self, "pinned_classes", tuple(pinned))
         for name, fraction in self.splits.items():
             if not is_split_name(name):
-                raise UserError(
-                    argument="splits",
-                    received=f"the name {name!r}",
-                    expected="letters, digits and underscores",
-                )
+                raise invalid("splits", f"the name {name!r}", "letters, digits and underscores")
             if not 0 < fraction <= 1:
-                raise UserError(
-                    argument="splits",
-                    received=f"{name}={fraction}",
-                    expected="a fraction above 0 and at most 1",
-                )
-        if abs(sum(self.splits.values()) - 1) > 1e-9:
-            raise UserError(
-                argument="splits",
-                received=f"fractions that sum to {sum(self.splits.values()):g}",
-                expected="1, for example train=0.9,validation=0.1",
-            )
+                raise invalid("splits", f"{name}={fraction}", "a fraction above 0 and at most 1")
+        total = sum(self.splits.values())
+        if abs(total - 1) > 1e-9:  # 0.7 + 0.2 + 0.1 is not exactly 1
+            expected = "1, for example train=0.9,validation=0.1"
+            raise invalid("splits", f"fractions that sum to {total:g}", expected)
         for name, count in self.num_shards.items():
             if not 1 <= count <= MAX_SHARDS:
                 given = str(count) if name == "*" else f"{name}={count}"
-                raise UserError(
-                    argument="num_shards", received=given, expected=f"1 to {MAX_SHARDS}"
-                )
+                raise invalid("num_shards", given, f"1 to {MAX_SHARDS}")
         if self.class_names is not None and len(set(self.class_names)) != len(self.class_names):
-            twice = sorted({c for c in self.class_names if self.class_names.count(c) > 1})
-            raise UserError(
-                argument="class_names", received=f"{twice[0]!r} twice", expected="each class once"
-            )
+            twice = min(c for c in self.class_names if self.class_names.count(c) > 1)
+            raise invalid("class_names", f"{twice!r} twice", "each class once")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardOptions:
-    """How images become shards, for all transforms alike.
+    """Options that the transforms of a pipeline share: how images become shards.
 
     Attributes:
         image: How pictures are encoded.
-        plan: Splits, shards and the class order.
+        plan: Splits, shards and the order of classes.
         urls: How images at http:// and https:// addresses are fetched.
-        quarantine_bytes: Whether original bytes of rejected images are kept.
+        quarantine_bytes: Whether the original bytes of rejected images are kept.
         versions: (library, version) pairs that the bytes depend on, the same on every worker.
-        run_id: Of this run, as `WriteBalancedTFRecord` names it: a shard of another was written by
-            an earlier one.
+        run_id: Random id of a run, set by `WriteBalancedTFRecord`. A shard with another id was
+            written by an earlier run.
     """
 
     image: ImageOptions = dataclasses.field(default_factory=ImageOptions)
@@ -316,14 +283,14 @@ class ShardOptions:
 
 @dataclasses.dataclass(frozen=True)
 class BuildOptions:
-    """One build, whole.
+    """All options of a build.
 
     Attributes:
-        source: The first --input, and how labels are found in it.
-        more_sources: Those of the other --input flags.
-        copied: Extra columns of records that are copied, if they have some.
-        given: Names of the options that were given: where they were not, finished datasets among
-            the inputs bring their own.
+        source: Options of the first `--input`.
+        more_sources: Options of the further `--input` flags.
+        copied: Extra columns of the copied records; None without any.
+        given: Names of the options that were given. For the rest, finished datasets among the
+            inputs bring their own values.
     """
 
     # fmt: off
@@ -369,49 +336,42 @@ class BuildOptions:
 
     @property
     def sources(self) -> tuple[InputOptions, ...]:
-        """All inputs, in the order of their flags."""
+        """Options of all inputs, in the order of their flags."""
         return (self.source, *self.more_sources)
 
     def shard_options(self, versions: Mapping[str, str]) -> ShardOptions:
-        """What its transforms take."""
+        """Returns the options for the transforms of a build."""
         return ShardOptions(
             image=self.image, plan=self.plan, urls=self.urls,
             quarantine_bytes=self.quarantine_bytes, versions=tuple(versions.items()),
         )  # fmt: skip
 
     def with_sources(self, sources: Sequence[InputOptions]) -> BuildOptions:
-        """The same build of other inputs."""
+        """Returns these options for `sources` in place of the present inputs."""
         return dataclasses.replace(self, source=sources[0], more_sources=tuple(sources[1:]))
 
     def __post_init__(self) -> None:
         check_options(self)
         if printable(self.output) != self.output:
-            raise UserError(
-                argument="output",
-                received=f"{self.output!r}, a name with bytes that are no UTF-8",
-                expected="a name in UTF-8, as Beam and TensorFlow take no other",
-                remedy="rename the folder",
+            raise invalid(
+                "output",
+                f"{self.output!r}, a name with bytes that are no UTF-8",
+                "a name in UTF-8, as Beam and TensorFlow take no other",
+                "rename the folder",
             )
         for name in ("class_names", "class_map"):
             if self.source.label == NONE and vars(self).get(name, vars(self.plan).get(name)):
-                raise UserError(
-                    argument=name,
-                    received="names of classes with " + Arg("label", NONE),
-                    remedy="leave one of them out",
-                )
+                names = "names of classes with " + Arg("label", NONE)
+                raise invalid(name, names, remedy="leave one of them out")
         renamed = {composed(old): composed(new) for old, new in self.class_map.items()}
         object.__setattr__(self, "class_map", renamed)
         for old, new in renamed.items():
             if old == new:
-                raise UserError(
-                    argument="class_map",
-                    received=f"{old}={new}",
-                    expected="a class and another name for it",
-                )
+                expected = "a class and another name for it"
+                raise invalid("class_map", f"{old}={new}", expected)
+            # A chain such as a=b,b=c would depend on the order in which names are looked up.
             if new in renamed:
-                raise UserError(
-                    argument="class_map",
-                    received=f"{old}={new} and {new}={renamed[new]}",
-                    expected="each class on one side only",
-                    remedy="rename what is swapped in two builds",
-                )
+                received = f"{old}={new} and {new}={renamed[new]}"
+                expected = "each class on one side only"
+                remedy = "rename what is swapped in two builds"
+                raise invalid("class_map", received, expected, remedy)

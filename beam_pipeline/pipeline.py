@@ -1,4 +1,4 @@
-"""The job, as a table of contents: list, split, analyse, plan, write, commit."""
+"""Wires the job of a build from its transforms: list, split, analyse, plan, write, commit."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import apache_beam as beam
 
+from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.columns.transforms import TFT_TEMP, AnalyseColumns, transform_temp_folder
 from beam_pipeline.commit.dataset import CommitSpec
 from beam_pipeline.commit.staging import OutputState
@@ -14,13 +15,7 @@ from beam_pipeline.commit.transforms import CommitShards
 from beam_pipeline.inputs.duplicate_keys import RefuseDuplicateKeys
 from beam_pipeline.inputs.labels import GIVEN_SPLIT
 from beam_pipeline.inputs.listing import has_several_archives, schemas_of, spooled_files
-from beam_pipeline.inputs.selection import (
-    KeysFile,
-    Selected,
-    SelectImages,
-    check_globs,
-    share_keys,
-)
+from beam_pipeline.inputs.selection import KeysFile, Selected, SelectImages, check_globs, share_keys
 from beam_pipeline.inputs.spool import SPOOL_NAME, announce
 from beam_pipeline.inputs.tables.schema import TableSchema
 from beam_pipeline.inputs.transforms import ListImages
@@ -38,18 +33,18 @@ Schemas = tuple[TableSchema | None, ...]
 
 
 def build(options: BuildOptions, runner: Runner, state: OutputState, job: str) -> bool:
-    """Builds the dataset `options.output` and commits it; returns whether it ran, not a dry run.
+    """Builds the dataset `options.output` and commits it; returns False for a dry run.
 
     Args:
-        state: What was in the output when the job began.
-        job: Id of the job, of `prepare_staging`.
+        state: Contents of the output when the job began.
+        job: Id of the job, as `prepare_staging` returned it.
 
     Raises:
-        UserError: Something the caller can fix.
+        UserError: The build failed for a reason that the caller can remove.
     """
     staging = state.staging
     schemas = schemas_of(options.sources, options.plan.class_names)
-    options = with_pinned_classes(options, (*state.pinned_classes, *named_classes(schemas)))
+    options = with_pinned_classes(options, state, schemas)
     columns = columns_of(schemas)
     with transform_temp_folder(options, columns, runner.local, staging) as temporary:
         pipeline = runner.new_pipeline(bool(columns or options.transform_module or options.copied))
@@ -71,15 +66,15 @@ def construct(
     excluded: KeysFile | None = None,
     job: str = "",
 ) -> None:
-    """Puts the whole job into a pipeline.
+    """Adds the whole job to a pipeline.
 
     Args:
-        schemas: Of the inputs that are image tables, None for others.
+        schemas: For each input its schema if the input is an image table, else None.
         staging: Folder of the unfinished dataset.
         finished: Folder for finished shards until the commit; default: `staging`.
         transform_temp: Folder for tensorflow-transform's files; default: below `staging`.
-        excluded: Keys of images that are left out.
-        job: As for `build`.
+        excluded: Keys of the images that the build leaves out.
+        job: Id of the job, as for `build`.
     """
     shards = options.shard_options(byte_versions(options.image.icc))
     spool = storage.join(staging, SPOOL_NAME)
@@ -92,10 +87,10 @@ def construct(
         transform_module=options.transform_module,
         temp_dir=transform_temp or storage.join(staging, TFT_TEMP),
         copied_from=options.copied.transform if options.copied else "",
-    )  # RefBatch with features, and what these are
+    )  # RefBatch with features; one {feature: FeatureSpec}
     saved = storage.join(staging, PLAN_NAME)
     plan = PlanShards(shards, saved=saved, features=columns.features)
-    planned = columns.batches | "Plan" >> plan  # ShardUnit
+    planned = columns.batches | "Plan" >> plan  # ShardUnit; one ShardPlan
     write = WriteBalancedTFRecord(
         options.output.rstrip("/") + "/",
         shards,
@@ -120,7 +115,7 @@ def list_batches(
     excluded: KeysFile | None,
     spool: str,
 ) -> Selected:
-    """The images of all inputs that a build takes, with the classes and splits they are of now."""
+    """Lists the images of all inputs, without excluded ones, and gives each its class and split."""
     first, *more = zip(options.sources, schemas, strict=True)
     listed = pipeline | "List" >> ListImages(*first, more, spool)  # RefBatch, {reason: files}
     selected = Selected(listed.batches, (), ())
@@ -128,48 +123,50 @@ def list_batches(
         selected = listed.batches | "Select" >> SelectImages(excluded, options.class_map)
     checked = selected.checked
     if globs := sorted({glob for source in options.sources for glob in source.exclude_glob}):
+        check = StoreConfig.of_pipeline(listed.batches).step(check_globs)
         checked += (
             listed.skipped
             | "PassedOver" >> beam.FlatMap(list)
             | "AllPassedOver" >> beam.CombineGlobally(beam.combiners.ToSetCombineFn())
-            | "CheckGlobs" >> beam.Map(check_globs, globs),
+            | "CheckGlobs" >> beam.Map(check, globs),
         )
     skipped = listed.skipped
     if "splits" not in options.given:
-        skipped = skipped | "Unasked" >> beam.Map(without_given_splits)
+        # A split of the input deserves a warning only if the user asked for splits, too.
+        skipped = skipped | "Unasked" >> beam.Map(
+            lambda counts: {k: n for k, n in counts.items() if not k.startswith(f"{GIVEN_SPLIT}: ")}
+        )
     batches = selected.batches | "Split" >> AssignSplits(ShardOptions(plan=options.plan))
     return Selected(batches, (skipped, *selected.skipped), checked)
 
 
-def without_given_splits(skipped: dict[str, int]) -> dict[str, int]:
-    """What was passed over, without the splits of the input: they matter beside --splits alone."""
-    return {key: count for key, count in skipped.items() if not key.startswith(f"{GIVEN_SPLIT}: ")}
-
-
-def named_classes(schemas: Schemas) -> list[str]:
-    """The class names that inputs bring, in the order of their numbers."""
-    return [name for schema in schemas if schema for name in schema.class_names]
-
-
 def columns_of(schemas: Schemas) -> tuple[ColumnSpec, ...]:
-    """The extra columns, which all inputs have alike."""
+    """Returns the extra columns, which are the same for all inputs."""
     return next((schema.columns for schema in schemas if schema), ())
 
 
 def unique_keys(
     batches: beam.PCollection, options: BuildOptions, schemas: Schemas
 ) -> tuple[beam.PCollection, ...]:
-    """A check that no key occurs twice; paths below one folder are unique by themselves."""
+    """Returns a check that no key occurs twice, or nothing if keys cannot be equal."""
+    # The keys of a single folder or archive are paths in it, which are unique.
     if schemas == (None,) and not has_several_archives(options.source):
         return ()
     return (batches | "UniqueKeys" >> RefuseDuplicateKeys(),)
 
 
-def with_pinned_classes(options: BuildOptions, pinned: tuple[str, ...]) -> BuildOptions:
-    """When a dataset is replaced its classes keep their ids; those of datasets follow."""
+def with_pinned_classes(
+    options: BuildOptions, state: OutputState, schemas: Schemas
+) -> BuildOptions:
+    """Returns the options with an order of classes, unless `--class_names` gives the order.
+
+    Classes of a replaced dataset keep their ids. Classes that image tables define follow, and then
+    classes of the datasets among the inputs.
+    """
     if options.plan.class_names is not None:
         return options
-    names = map(composed, [*pinned, *options.plan.pinned_classes])
+    of_tables = [name for schema in schemas if schema for name in schema.class_names]
+    names = map(composed, [*state.pinned_classes, *of_tables, *options.plan.pinned_classes])
     classes = tuple(dict.fromkeys(options.class_map.get(name, name) for name in names))
     return dataclasses.replace(
         options, plan=dataclasses.replace(options.plan, pinned_classes=classes)
@@ -179,7 +176,7 @@ def with_pinned_classes(options: BuildOptions, pinned: tuple[str, ...]) -> Build
 def commit_spec(
     options: BuildOptions, write: WriteBalancedTFRecord, schemas: Schemas
 ) -> CommitSpec:
-    """What the commit needs of the options, and what a person is to hear in the end."""
+    """Returns the settings of the commit, with the options that the manifest records."""
     columns = columns_of(schemas)
     as_given = options.transform_module is None and all(c.scale == "none" for c in columns)
     return CommitSpec(
@@ -205,10 +202,11 @@ def commit_spec(
 
 
 def _listing_options(source: InputOptions) -> dict[str, Any]:
-    """What lists an input, as the manifest tells it."""
-    said = {field.name: getattr(source, field.name) for field in dataclasses.fields(InputOptions)}
+    """Returns the options of an input as the manifest records them."""
+    listing = {each.name: getattr(source, each.name) for each in dataclasses.fields(InputOptions)}
     if source.columns is not None:
-        said["columns"] = [dataclasses.asdict(column) for column in source.columns]
-    # What images with one label have always been told of.
-    untold = ("label", "label_separator") if source.label == ONE else ()
-    return {name: value for name, value in said.items() if name not in untold}
+        listing["columns"] = [dataclasses.asdict(column) for column in source.columns]
+    # Manifests of images with one label have never recorded these options.
+    if source.label == ONE:
+        del listing["label"], listing["label_separator"]
+    return listing

@@ -1,7 +1,7 @@
-"""`--plan_only`: the plan of a build, and the reasons why the build would stop.
+"""Plans a build without writing (`--plan_only`), and finds the reasons why it would stop.
 
-They are an output that is in the way, columns that do not fit, and equal keys. Pictures are encoded
-only where the number of shards follows from their size.
+A build stops if the output is in the way, if columns do not fit, or if keys are equal. Pictures are
+encoded only if the number of shards follows from their size.
 """
 
 from __future__ import annotations
@@ -22,13 +22,7 @@ from beam_pipeline.commit.warnings import counts_and_names, warnings_of
 from beam_pipeline.inputs.listing import schemas_of
 from beam_pipeline.inputs.selection import share_keys
 from beam_pipeline.options import BuildOptions, ColumnSpec
-from beam_pipeline.pipeline import (
-    columns_of,
-    list_batches,
-    named_classes,
-    unique_keys,
-    with_pinned_classes,
-)
+from beam_pipeline.pipeline import columns_of, list_batches, unique_keys, with_pinned_classes
 from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.planning.refs import RefBatch
 from beam_pipeline.planning.transforms import survey_and_plan
@@ -41,18 +35,18 @@ from imageshards.text import for_output
 
 
 def plan_only(options: BuildOptions, runner: Runner) -> str:
-    """Lists and plans on this machine, writes nothing; returns what to print.
+    """Lists and plans on this machine; returns the plan as a text to print.
 
     Raises:
-        UserError: The build would end with one.
+        UserError: The build would end with this error.
     """
     state = read_output_state(options.output, storage.join(options.output, STAGING_NAME))
     check_output(state, options.overwrite)
     schemas = schemas_of(options.sources, options.plan.class_names)
-    options = with_pinned_classes(options, (*state.pinned_classes, *named_classes(schemas)))
+    options = with_pinned_classes(options, state, schemas)
     columns = columns_of(schemas)
     copied = options.copied.transform if options.copied else ""
-    # Checks them.
+    # The constructor checks the columns and the module.
     AnalyseColumns("", columns, transform_module=options.transform_module, copied_from=copied)
     with storage.temporary_folder() as folder:
         pipeline = runner.new_pipeline()
@@ -64,6 +58,7 @@ def plan_only(options: BuildOptions, runner: Runner) -> str:
             *unique_keys(batches, options, schemas),
             *listed.checked,
         ]
+        # The checks are side inputs of the last step, which therefore runs only after all passed.
         path = os.path.join(folder, "plan")
         survey_and_plan(batches, options.shard_options({})) | "Write" >> beam.Map(
             _write_plan,
@@ -72,6 +67,7 @@ def plan_only(options: BuildOptions, runner: Runner) -> str:
             *map(pvalue.AsIter, checked),
         )
         runner.run(pipeline)
+        # A local pipeline returns no elements, so its last step leaves the plan in a file.
         with open(path, "rb") as file:
             plan, skipped = pickle.load(file)
     warnings = [text for schema in schemas if schema for text in schema.warnings]
@@ -80,6 +76,7 @@ def plan_only(options: BuildOptions, runner: Runner) -> str:
 
 def _check_columns(batch: RefBatch, columns: Sequence[ColumnSpec]) -> Iterator[Any]:
     if columns:
+        # `to_record_batches` is lazy: its errors appear when its batches are read.
         collections.deque(to_record_batches(batch, columns), maxlen=0)
     yield from ()
 
@@ -97,7 +94,7 @@ def plan_table(
     splits: Mapping[str, float],
     warnings: Iterable[str],
 ) -> str:
-    """The shards of each split, the classes, what was passed over, and what is odd."""
+    """Returns the text of a plan: splits, classes, files passed over, and warnings."""
     rows = []
     for split, shards in plan.num_shards.items():
         numbers = (shards, plan.images[split], *plan.images_per_shard(split))
@@ -111,6 +108,6 @@ def plan_table(
     passed_over, names = counts_and_names(skipped)
     if passed_over:
         lines.append(for_output("files passed over" + reasons(passed_over)))
-    told = [*warnings, *warnings_of(counts, plan.images, splits, names)]
-    lines += [for_output(f"warning: {warning}") for warning in told]
+    warnings = [*warnings, *warnings_of(counts, plan.images, splits, names)]
+    lines += [for_output(f"warning: {warning}") for warning in warnings]
     return "\n".join([*lines, "nothing was written"])

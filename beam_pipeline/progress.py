@@ -1,4 +1,4 @@
-"""Progress of a build, and the table of what was built."""
+"""Reports the progress of a build, and sums up the finished dataset."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from imageshards.text import counted, for_output, shortened, wrapped
 if TYPE_CHECKING:
     from beam_pipeline.images.process_pool import LocalPool
 
-# Of more classes only the largest and the smallest are named.
+# If there are more classes, the summary names only the largest and the smallest.
 _MAX_SHOWN_CLASSES = 20
 
 
 def pool_line(pool: LocalPool) -> Callable[[], str]:
-    """Says how far the processes of this machine are: with the images while they are written.
+    """Returns a function that says how far the processes of this machine are.
 
-    `1,200/1,399 images  380 images/s  9.1 MB/s  0 rejects  ETA 00:01`; before and after, the step.
+    `1,200/1,399 images  380 images/s  9.1 MB/s  0 rejects  ETA 00:01`; before and after the images
+    are written, the line names the step.
     """
     begun: float | None = None
 
@@ -36,6 +37,7 @@ def pool_line(pool: LocalPool) -> Callable[[], str]:
         details = [counted(rejects, "reject")]
         seconds = 0.0
         if images > before:
+            # The rate counts from the first image, so that the start of processes is left out.
             now = time.monotonic()
             begun = begun or now
             seconds = now - begun
@@ -48,12 +50,12 @@ def pool_line(pool: LocalPool) -> Callable[[], str]:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class BuildSummary:
-    """What a build made, as `ims.build` returns it; its text is what the command prints.
+    """Summary of a build: `ims.build` returns the summary, and `imageshards build` prints its text.
 
     Attributes:
-        output: Folder of the dataset, here or in a store.
-        text: Tables and sentences.
-        manifest: The manifest of the dataset; None where nothing was written (`plan_only`).
+        output: Folder of the dataset, on this machine or in a store.
+        text: Tables and sentences, as the command prints them.
+        manifest: The manifest of the dataset; None if the build wrote nothing (`plan_only`).
     """
 
     output: str
@@ -73,14 +75,14 @@ class BuildSummary:
 
     @property
     def rejects(self) -> dict[str, int]:
-        """Reason → how many images it kept out; `quarantine/` has them."""
+        """Reason → number of images that were rejected for this reason."""
         return dict(self.manifest.rejects if self.manifest else {})
 
     def __repr__(self) -> str:
         return self.text
 
     def _repr_html_(self) -> str:
-        """In a notebook the splits are a table."""
+        """Returns HTML for a notebook, with the splits as a table."""
         table, text = "", self.text
         if self.manifest:
             head = ("split", "records", "shards", "min/shard", "max/shard", "size", "per shard")
@@ -92,7 +94,7 @@ class BuildSummary:
 
 
 def final_table(manifest: Manifest, seconds: float, reused: int) -> str:
-    """What was built: splits, shards, balance, bytes, classes, rejects, speed; and warnings."""
+    """Returns the text for a finished build: splits, classes, rejects, speed and warnings."""
     lines = [split_table(manifest), class_line(class_counts(manifest), manifest.label)]
     listed = manifest.listed
     rejects, skipped = manifest.rejects, manifest.skipped
@@ -103,6 +105,7 @@ def final_table(manifest: Manifest, seconds: float, reused: int) -> str:
         lines.append(for_output(f"{files} passed over{reasons(skipped)}"))
     if reused:
         lines.append(f"{reused:,} images were finished by an earlier run")
+    # Images of an earlier run cost no time now, so they must not raise the rate.
     rate = f", {(listed - reused) / seconds:,.0f} images/s" if listed > reused else ""
     lines.append(f"{seconds:.1f} s{rate} with start-up")
     lines += [for_output(f"warning: {warning}") for warning in manifest.warnings]
@@ -110,7 +113,7 @@ def final_table(manifest: Manifest, seconds: float, reused: int) -> str:
 
 
 def class_line(counts: Mapping[str, Mapping[str, int]], label: str = ONE) -> str:
-    """The classes and their images, from split → class → images; of many the extremes."""
+    """Returns the classes with their numbers of images, or only the extremes of many classes."""
     if label == NONE:
         return "images without labels"
     classes = collections.Counter[str]()
@@ -128,6 +131,6 @@ def class_line(counts: Mapping[str, Mapping[str, int]], label: str = ONE) -> str
 
 
 def reasons(counts: Mapping[str, int]) -> str:
-    """` (hidden 2, empty 1)`; empty where there is nothing to count."""
+    """Returns counts as ` (hidden 2, empty 1)`; an empty text without any."""
     named = ", ".join(f"{reason} {count:,}" for reason, count in counts.items())
     return f" ({named})" if named else ""

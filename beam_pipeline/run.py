@@ -1,4 +1,4 @@
-"""Runs a build on this machine or submits it: the lock, the processes, what is printed."""
+"""Runs a build around its pipeline: signals, the output's lock, processes and the summary."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from beam_pipeline.commit.staging import OutputState
 from beam_pipeline.images.process_pool import LocalPool
 from beam_pipeline.inputs.datasets import open_inputs
 from beam_pipeline.inputs.layout import check_output_apart
-from beam_pipeline.option_texts import beam_flag
+from beam_pipeline.option_texts import beam_flag, invalid
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.progress import BuildSummary, final_table, pool_line
 from beam_pipeline.runners.flags import LOCAL_RUNNERS, runner_name
@@ -37,10 +37,10 @@ from imageshards.storage.concurrency import available_cores
 
 
 def run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
-    """Builds a dataset, or plans it; returns what to print.
+    """Builds a dataset, or only plans one with `--plan_only`; returns the summary to print.
 
     Raises:
-        UserError: Something the caller can fix.
+        UserError: The build failed for a reason that the caller can remove.
         KeyboardInterrupt: On Ctrl-C or SIGTERM, after all processes have ended.
     """
     stopped = threading.Event()
@@ -53,17 +53,19 @@ def run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
         with _on_signal(stop), storage.using(StoreConfig.of_arguments(beam_args).settings()):
             return _run(options, beam_args, stopped)
     except LeaseLostError:
-        raise  # it stopped the job, as Ctrl-C does
+        raise  # the lock stopped the job by a signal, as Ctrl-C does, but this error says why
     except Exception as e:
-        if stopped.is_set():  # Beam wraps what is raised inside a stage
+        # Beam wraps a KeyboardInterrupt that is raised inside a stage.
+        if stopped.is_set():
             raise KeyboardInterrupt from e
         raise
 
 
 @contextlib.contextmanager
 def _on_signal(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Has Ctrl-C and SIGTERM handled by a function, in the main thread."""
-    is_main = threading.current_thread() is threading.main_thread()  # no other one may
+    """Handles Ctrl-C and SIGTERM by a function, if this is the main thread."""
+    # Python lets only the main thread set handlers; elsewhere the caller's handlers stay.
+    is_main = threading.current_thread() is threading.main_thread()
     numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
@@ -76,14 +78,15 @@ def _on_signal(handler: Callable[[int, Any], None]) -> Iterator[None]:
 def _run(options: BuildOptions, beam_args: Sequence[str], stopped: threading.Event) -> BuildSummary:
     begun = time.monotonic()
     storage.reset_counts()
-    # Before any process is started: they inherit what it imports, and mistakes are told at once.
+    # Inputs are opened before any process starts: the user sees mistakes at once, and the processes
+    # inherit the modules that are imported here.
     for source in options.sources:
         storage.check_bucket(source.input, "input")
     options = open_inputs(options)
     for source in options.sources:
         check_output_apart(source, options.output)
     if options.plan_only:
-        # A plan is made here, wherever the job is to run: it takes seconds.
+        # A plan takes seconds, so this machine makes the plan even for a job on a cluster.
         note_activity("starting")
         with _beam_for_a_build(), ProgressLine(activity_line):
             from beam_pipeline.plan_only import plan_only
@@ -101,7 +104,8 @@ def _run(options: BuildOptions, beam_args: Sequence[str], stopped: threading.Eve
         except UserError:
             staging_folder.remove_empty(options.output, staging, fresh)
             raise
-        except (Exception, KeyboardInterrupt) as e:  # Beam wraps what is raised inside a stage
+        except (Exception, KeyboardInterrupt) as e:
+            # A signal after the manifest was written stops only the clean-up.
             if not stopped.is_set() or not staging_folder.has_committed(state):
                 raise
             raise KeyboardInterrupt(
@@ -112,39 +116,36 @@ def _run(options: BuildOptions, beam_args: Sequence[str], stopped: threading.Eve
 
 @contextlib.contextmanager
 def _beam_for_a_build() -> Iterator[None]:
-    """Imports Beam and the job's steps, while the pool's processes start, and sets the process for
-    a build; at the end, as it may be a notebook's, puts that back.
-
-    Without the garbage collector Beam is imported in 0.4 to 0.7 CPU s less (of 2.5; minima of 6 to
-    8 rounds, Python 3.11, 2 shared cores). Each full collection afterwards would look through
-    215,000 objects in 0.3 s, were they not frozen.
-    """
-    # A signal waits for the end of the import: what is raised inside of it may be swallowed by
-    # whatever module is being imported, or printed as a traceback.
+    """Imports Beam and the steps of the job, and adapts this process to a build until the end."""
+    # Signals wait for the end of the import, because the module that is being imported may swallow
+    # an error of a handler, or print a traceback.
     signals: list[int] = []
     was_enabled, thresholds = gc.isenabled(), gc.get_threshold()
     with _on_signal(lambda number, frame: signals.append(number)):
+        # The import takes 2.5 CPU s, and 0.4 to 0.7 s less without the garbage collector. Freezing
+        # its 215,000 objects saves each later full collection 0.3 s.
         gc.disable()
         for module in ("pipeline", "plan_only", "runners.choice"):
             importlib.import_module(f"beam_pipeline.{module}")
         gc.freeze()
         gc.enable()
-        gc.set_threshold(100_000)  # millions of references are no garbage
+        gc.set_threshold(100_000)  # millions of image references stay in use
     from apache_beam.utils import interactive_utils
 
-    # It logs the traceback of a worker's error, which we raise and report ourselves.
+    # This logger prints the traceback of an error that `run` raises and the command reports.
     logger = logging.getLogger("apache_beam.runners.common")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     is_in_ipython = interactive_utils.is_in_ipython
-    # In IPython Beam would look for pipelines of that session, by a package that fails to be
-    # imported beside pandas 3.
+    # In IPython Beam would look for pipelines of the session, by a package that cannot be imported
+    # beside pandas 3.
     interactive_utils.is_in_ipython = lambda: False
     try:
         for number in signals:
             signal.raise_signal(number)
         yield
     finally:
+        # The process may be a notebook's, which goes on after the build.
         logger.setLevel(level)
         interactive_utils.is_in_ipython = is_in_ipython
         gc.set_threshold(*thresholds)
@@ -163,7 +164,7 @@ def _build(
     is_done = staging_folder.check_output(state, options.overwrite, _digest(options))
     if is_done and (done := state.manifest):
         staging_folder.remove(state.staging)
-        text = final_table(done, 0.0, done.listed) + f"\ndata set in {options.output}"
+        text = final_table(done, 0.0, done.listed) + f"\ndataset in {options.output}"
         return BuildSummary(options.output, text, done)
     if state.damage:
         print(
@@ -176,7 +177,7 @@ def _build(
     with contextlib.ExitStack() as stack:
         if workers:
             note_activity("starting")
-            # Its processes start while this one imports Beam.
+            # The processes of the pool start while this process imports Beam.
             pool = LocalPool(workers, lambda sentence: progress[0].say(sentence), lock)
             stack.enter_context(pool)
             progress.append(stack.enter_context(ProgressLine(pool_line(pool))))
@@ -205,51 +206,41 @@ def _run_pipeline(
     )
     staging_folder.remove(staging)
     made = [f"dataset in {options.output}"]
-    page = _report_page(options.output)
+    page = storage.join(options.output, REPORT_NAME, PAGE_NAME)
     if options.report and storage.exists(page):
         made.append(f"report: {page}")
     if options.overwrite and storage.is_folder(storage.join(options.output, "duplicates")):
         made.append(
-            f"{options.output}/duplicates is of the dataset before; delete it, or make it again "
-            f"with imageshards duplicates {options.output}"
+            f"{options.output}/duplicates describes the previous dataset; delete it, or make it "
+            f"again with imageshards duplicates {options.output}"
         )
     stored = storage.counts()
     if stored.requests:
         made.insert(0, stored.text())
-    text = "\n".join(
-        [final_table(manifest, time.monotonic() - begun, committed.reused_images), *made]
-    )
-    return BuildSummary(options.output, text, manifest)
+    table = final_table(manifest, time.monotonic() - begun, committed.reused_images)
+    return BuildSummary(options.output, "\n".join([table, *made]), manifest)
 
 
 def _digest(options: BuildOptions) -> str:
-    """Returns a digest of the options: another build of the same output differs in it."""
+    """Returns a digest by which a later build knows whether its options are the same."""
+    # Options that change no record are left out.
     same = dataclasses.replace(options, output="", overwrite=False, report=True, given=frozenset())
     return hashlib.sha256(f"{imageshards.__version__} {same!r}".encode()).hexdigest()
 
 
-def _report_page(output: str) -> str:
-    return storage.join(output, REPORT_NAME, PAGE_NAME)
-
-
 def _pool_size(options: BuildOptions, beam_args: Sequence[str]) -> int:
-    """How many of our own processes write the shards; 0 where a runner's workers do.
-
-    By default one per core; where a store is read or written one more for every eight, as each
-    waits now and then: for the first images of a shard, and until its end has been sent.
-    """
+    """Returns how many processes of this machine write shards; 0 if a runner's workers do."""
     given = given_flags(beam_args, "runner", "direct_num_workers")
     count = given.get("direct_num_workers") or "0"
     if not count.isdecimal():
-        raise UserError(
-            argument=beam_flag("direct_num_workers"),
-            received=repr(count),
-            expected="a number of processes, 0 for one per core",
-        )
+        expected = "a number of processes, 0 for one per core"
+        raise invalid(beam_flag("direct_num_workers"), repr(count), expected)
     if runner_name(given.get("runner")) not in LOCAL_RUNNERS:
         return 0
     cores = available_cores()
     paths = [options.output, *(source.input for source in options.sources)]
+    # With a store each process waits now and then: for the first images of a shard, and until the
+    # end of the shard has been sent. One more process for every eight fills these gaps.
     if not all(map(storage.is_local, paths)):
         cores += -(-cores // 8)
     return int(count) or cores

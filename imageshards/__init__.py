@@ -1,4 +1,4 @@
-"""What people import: a dataset is built, opened, trained on, read, checked and shown.
+"""The public API: functions that build, open, train on, read, check and show a dataset.
 
     import imageshards as ims
 
@@ -8,7 +8,7 @@
     train = data.train(batch_size=256, image_size=224, augment="light", seed=1)
     model.fit(train.dataset(), steps_per_epoch=train.steps_per_epoch)
 
-    rows = data.index("train")     # an Arrow table: what each record holds, and where it is
+    rows = data.index("train")     # an Arrow table with a row for each record
     source = data.source("train")  # the records, for PyTorch, grain and loops: source[17]
 
     for record in source:
@@ -18,9 +18,8 @@
     rows = ims.predict("model/", "photos/")
     ims.export("model/", "served/")
 
-The face of the package, and the leaf below the two programs `beam_pipeline` and `trainer`: the
-contract on disk, files and objects, errors, progress, the report kit. Importing it loads none of
-that, and never TensorFlow or Beam: a name is looked up when it is first used.
+The modules of this package are the lowest layer of the two programs `beam_pipeline` and `trainer`.
+`import imageshards` loads none of them: each name is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -57,7 +56,8 @@ if TYPE_CHECKING:
 
 __version__ = "1.0.0"
 
-# Where each name stands, as above. The programs are named here and in `imageshards.commands`.
+# Module → its public names, the same as above. Only this module and `imageshards.commands` name the
+# two programs: everything else in this package lies below them.
 _HOMES = {
     "beam_pipeline.api": ["build"],
     "beam_pipeline.progress": ["BuildSummary"],
@@ -79,19 +79,19 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-# As in Python's gzip, `open` is left out: a star import must not replace the built-in one.
+# Like Python's gzip, this leaves `open` out: a star import must not replace the built-in function.
 __all__ = ["__version__", *(name for name in _HOME_OF if name != "open")]
 
-if not TYPE_CHECKING:  # a type checker knows the names from above, and no others
+if not TYPE_CHECKING:  # A type checker would accept any name if it saw `__getattr__`.
 
     def __getattr__(name: str) -> Any:
         if name not in _HOME_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from imageshards.commands import import_module
 
-        found = getattr(import_module(_HOME_OF[name]), name)
-        globals()[name] = found
-        return found
+        # Python calls `__getattr__` only for names that the module does not have yet.
+        globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+        return globals()[name]
 
 
 def __dir__() -> list[str]:

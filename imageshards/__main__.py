@@ -1,4 +1,4 @@
-"""`imageshards COMMAND …`: one command for both programs. `python -m imageshards` is the same."""
+"""Runs `imageshards COMMAND …`, the one command of both programs, or `python -m imageshards`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from imageshards.errors import UserError, naming_flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; returns its exit code, 2 where there is no such command.
+    """Runs a command and returns its exit code; an unknown command returns 2.
 
     Args:
-        argv: The command and its flags; None for those of this process.
+        argv: The command and its flags; None for the arguments of this process.
     """
+    # Without arguments the name is empty, and the help goes to standard error.
     name, *flags = (sys.argv[1:] if argv is None else argv) or [""]
     if name in ("-h", "--help", "--version"):
         return run("imageshards", lambda: _print(name))
@@ -25,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(help_text() if not name else _unknown(name), file=sys.stderr)
         return EXIT_USER_ERROR
     try:
+        # The import runs before the command's own `run`, which prints errors later.
         with naming_flags():
             command = load_command(name)
     except UserError as e:
@@ -32,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_USER_ERROR
     if argv is not None:
         return int(command.main(flags))
-    # The command learns that this process is its own.
+    # A command without `argv` reads `sys.argv`, whose first item is the program's name.
     sys.argv = [f"imageshards {name}", *flags]
     code = int(command.main())
     if "apache_beam" in sys.modules:
@@ -46,7 +48,7 @@ def _print(flag: str) -> int:
 
 
 def help_text() -> str:
-    """The commands by groups, each with what it is for."""
+    """Returns the text of `imageshards --help`: the commands in groups, each with its purpose."""
     width = max(map(len, COMMANDS))
     lines = [
         "usage: imageshards COMMAND ...",

@@ -1,4 +1,4 @@
-"""Errors that are part of the interface: one sentence for a person, a code for a table."""
+"""The errors that users see: a sentence for a person, or a code for the table of rejects."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from typing import Any, ParamSpec, TypeVar
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
-# Whether errors of this process name flags, as in a command, or arguments, as in Python.
+# Errors name flags in a command, and arguments in a Python program. This is a variable of the
+# process because threads and callbacks of a command raise errors, too.
 _names_flags = False
 
 
 @contextlib.contextmanager
 def naming_flags(flags: bool = True) -> Iterator[None]:
-    """Errors name flags (`--batch_size`) instead of arguments (`batch_size`) for the whole process.
+    """Makes all errors of the process name flags (`--seed`) instead of arguments (`seed`).
 
     Commands run in this context, and so do the workers of a build that a command started.
     """
@@ -36,47 +37,11 @@ def names_flags() -> bool:
     return _names_flags
 
 
-@dataclasses.dataclass(frozen=True)
-class Phrase:
-    """Text in which some words are options, whose form is chosen when an error is printed.
-
-    >>> str("leave classes out by " + Arg("classes") + ", or use " + Arg("balance", "weights"))
-    "leave classes out by classes, or use balance='weights'"
-    """
-
-    parts: tuple[str | Arg, ...]
+class _Rendered:
+    """A text whose options are named when an error is printed; `+` joins it to another text."""
 
     def __add__(self, other: Text) -> Phrase:
-        return Phrase((*self.parts, *_parts_of(other)))
-
-    def __radd__(self, other: str) -> Phrase:
-        return Phrase((other, *self.parts))
-
-    def __str__(self) -> str:
-        return self.render({})
-
-    def render(self, renamed: Mapping[str, str]) -> str:
-        """Returns the text; `renamed` maps names of options to those of the arguments."""
-        parts = (part if isinstance(part, str) else part.render(renamed) for part in self.parts)
-        return "".join(parts)
-
-
-@dataclasses.dataclass(frozen=True)
-class Arg:
-    """An option in the text of an error, with a value to give if there is one.
-
-    Attributes:
-        name: The flag without its dashes. A name in capitals, such as `DIR`, has no dashes.
-        value: The value to give; True for a flag without a value.
-        python: How Python says the whole, where that is not the name of the argument.
-    """
-
-    name: str
-    value: Any = None
-    python: str | None = None
-
-    def __add__(self, other: Text) -> Phrase:
-        return Phrase((self, *_parts_of(other)))
+        return Phrase((self, other))
 
     def __radd__(self, other: str) -> Phrase:
         return Phrase((other, self))
@@ -85,7 +50,42 @@ class Arg:
         return self.render({})
 
     def render(self, renamed: Mapping[str, str]) -> str:
-        """Returns the flag in a command, and the argument in Python."""
+        """Returns the text; `renamed` maps names of options to names of arguments."""
+        raise NotImplementedError
+
+
+Text = str | _Rendered
+
+
+@dataclasses.dataclass(frozen=True)
+class Phrase(_Rendered):
+    """Texts that follow each other; each option becomes a flag or an argument.
+
+    >>> str("leave classes out by " + Arg("classes") + ", or use " + Arg("balance", "weights"))
+    "leave classes out by classes, or use balance='weights'"
+    """
+
+    parts: tuple[Text, ...]
+
+    def render(self, renamed: Mapping[str, str]) -> str:
+        return "".join(p if isinstance(p, str) else p.render(renamed) for p in self.parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Arg(_Rendered):
+    """An option in the text of an error, with the value that the user should give.
+
+    Attributes:
+        name: The flag without its dashes. A name in capitals, like `DIR`, has no dashes.
+        value: The value to give; True for a flag without a value, None for no value.
+        python: The text in Python, if it is not the argument with its value.
+    """
+
+    name: str
+    value: Any = None
+    python: str | None = None
+
+    def render(self, renamed: Mapping[str, str]) -> str:
         if _names_flags:
             flag = self.name if self.name.isupper() else f"--{self.name}"
             is_bare = self.value is None or self.value is True
@@ -96,29 +96,22 @@ class Arg:
         return name if self.value is None else f"{name}={self.value!r}"
 
 
-Text = str | Arg | Phrase
-
-
-def _parts_of(text: Text) -> tuple[str | Arg, ...]:
-    return text.parts if isinstance(text, Phrase) else (text,)
-
-
 class UserError(Exception):
-    """Something the caller can fix: shown as one sentence without a traceback.
+    """A mistake that the caller can fix; commands print it as one sentence without a traceback.
 
     >>> str(UserError(argument="seed", received="-1", expected="0 or more", remedy="leave it out"))
     'seed received -1; expected 0 or more: leave it out.'
 
     Args:
-        problem: What is wrong where no argument is to blame, or the sentence as a whole.
+        problem: The problem if no argument is to blame, or the whole sentence.
         argument: The name of the option that received the value.
-        received: The value, and what is wrong with it.
-        expected: What would have been right.
-        remedy: What to do.
+        received: The value, and why it is wrong.
+        expected: The values that are allowed.
+        remedy: The steps that solve the problem.
 
     Attributes:
-        argument: The name of the option, without dashes; "" where no argument is to blame.
-        problem, received, expected, remedy: As given; "" for what was not.
+        argument: The name of the option without dashes; "" if no argument is to blame.
+        problem, received, expected, remedy: The texts as given.
     """
 
     def __init__(
@@ -135,7 +128,8 @@ class UserError(Exception):
         self.expected, self.remedy = expected, remedy
         self._subject = Arg(argument) if isinstance(argument, str) and argument else argument
         self._renamed: Mapping[str, str] = {}
-        # Beam copies an error of a step as `type(e)(e.args[0] + " [while running ...]")`.
+        # Beam copies an error of a step as `type(e)(e.args[0] + " [while running ...]")`, so the
+        # first item of `args` must be the whole sentence.
         super().__init__(str(self))
 
     def __str__(self) -> str:
@@ -147,11 +141,12 @@ class UserError(Exception):
         if self.remedy:
             text = text + (": " if self.expected else "; ") + self.remedy
         sentence = text.render(self._renamed)
+        # A sentence that is given as a whole ends with its own full stop.
         has_end = not (self.argument or self.expected or self.remedy) or sentence[-1:] in ".!?"
         return sentence if has_end else f"{sentence}."
 
     def rename(self, renamed: Mapping[str, str]) -> None:
-        """Uses other names for some arguments from now on, where arguments are named at all."""
+        """Renames arguments in the sentence: `renamed` maps names of options to arguments."""
         self._renamed = renamed
         self.args = (str(self),)
 
@@ -160,6 +155,7 @@ class UserError(Exception):
 
 
 def _unpickled(kind: type[UserError], fields: dict[str, Any]) -> UserError:
+    # The default would call `kind(*args)`, which loses everything but the sentence.
     error = kind.__new__(kind)
     vars(error).update(fields)
     error.args = (str(error),)
@@ -169,9 +165,10 @@ def _unpickled(kind: type[UserError], fields: dict[str, Any]) -> UserError:
 def names_arguments(
     **renamed: str,
 ) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
-    """Decorates a function that people call: its `UserError`s use the names of its arguments.
+    """Returns a decorator that makes `UserError`s name the arguments of the decorated function.
 
-    `renamed` maps names of options to the arguments that are named otherwise.
+    Args:
+        **renamed: Name of an option → name of the argument, if the two differ.
     """
 
     def decorate(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
@@ -188,38 +185,46 @@ def names_arguments(
     return decorate
 
 
+def install_advice(extra: str) -> str:
+    """Returns the remedy for a missing package: how to install the extra that brings it."""
+    return (
+        f"install the extra: pip install 'imageshards[{extra}]' (in a checkout: pip install "
+        f"'.[{extra}]')"
+    )
+
+
 class OutputError(UserError):
-    """The output cannot be written (full disk, missing rights)."""
+    """Output that cannot be written, for example because the disk is full."""
 
 
 class DamagedManifestError(UserError):
-    """A manifest.json that no build has written like that; a build with --overwrite replaces it."""
+    """A manifest.json that differs from what a build wrote; `build --overwrite` replaces it."""
 
 
 class StorageError(UserError):
-    """A bucket, its rights or its credentials: about every object in it, so the job stops."""
+    """A problem with a whole bucket, its rights or its credentials, which stops the job."""
 
 
 class LeaseLostError(OutputError):
-    """Another job may write to the output by now, so this one must stop."""
+    """The end of a job that no longer holds its output: another job may write there now."""
 
 
 class IndexDamageError(UserError):
-    """The index of a shard is missing, or not the one that the manifest names.
+    """An index of a shard that is missing or differs from its entry in the manifest.
 
     Attributes:
-        problem: What is wrong, as the end of a sentence.
+        problem: The damage, as the end of a sentence.
     """
 
     problem = ""
 
 
 class ImageError(Exception):
-    """One image cannot become a record; it goes to quarantine and the job goes on.
+    """An image that cannot become a record: the build puts it into quarantine and goes on.
 
     Attributes:
-        code: Stable snake_case reason, the key of the rejects table.
-        message: What was found, for a person.
+        code: The stable snake_case reason, which is the key of the table of rejects.
+        message: The details for a person.
     """
 
     def __init__(self, code: str, message: str):
@@ -231,21 +236,19 @@ class ImageError(Exception):
         return f"{self.code}: {self.message}"
 
 
-# A Beam runner wraps what a worker raised, at times as text only.
+# Some Beam runners return the error of a worker as text only.
 _IN_TEXT = re.compile(
     r"(?:User|Output|DamagedManifest|Storage|LeaseLost|IndexDamage)Error: "
     r"(.*?)(?: \[while running [^\n]*)?(?:\n|$)"
 )
-
-# In a text, too, what follows is the error that was raised.
+# In the text of a traceback, the error that was raised last follows this line.
 _WHILE_HANDLING = "During handling of the above exception, another exception occurred"
 
 
 def user_error_in(error: BaseException) -> UserError | None:
-    """Returns the `UserError` that caused `error`, looked for in its chain of causes and its text.
+    """Returns the `UserError` in the causes or in the text of `error`; None without one.
 
-    An error that was raised while a `UserError` was handled (its `__context__`) is an error of its
-    own.
+    `__context__` is ignored: an error in the handling of a `UserError` is a different problem.
     """
     seen: set[int] = set()
     current: BaseException | None = error
@@ -260,8 +263,9 @@ def user_error_in(error: BaseException) -> UserError | None:
 
 
 def last_line(text: str) -> str:
-    """The line of a traceback with the error, shortened: Python's is the last, Go's the first."""
+    """Returns the line of a traceback that names the error, shortened to 300 characters."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         return "no reason given"
+    # Python prints the error last; programs in Go, like Beam's Prism runner, print it first.
     return lines[0 if any(line.startswith("goroutine ") for line in lines) else -1][:300]

@@ -1,9 +1,4 @@
-"""`tf.train.Example` messages without TensorFlow, which takes seconds to import.
-
-The three message types are declared here for the protobuf library, in a pool of their own
-(TensorFlow registers the same names in the default one). Field numbers are those of
-https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/feature.proto.
-"""
+"""Reads and writes `tf.train.Example` messages without TensorFlow, which is slow to import."""
 
 from __future__ import annotations
 
@@ -19,7 +14,7 @@ from imageshards.tfrecord import Record, RecordError
 Values = Sequence[bytes] | Sequence[int] | Sequence[float]
 """The values of one feature."""
 
-# The first field whose types are those of all values takes them.
+# The first entry that accepts the types of all values names their field.
 _FIELDS: tuple[tuple[Any, str], ...] = (
     (bytes, "bytes_list"),
     (int, "int64_list"),
@@ -30,6 +25,10 @@ _Field = descriptor_pb2.FieldDescriptorProto
 
 
 def _example_class() -> Any:
+    """Declares the message types of TensorFlow's feature.proto and example.proto.
+
+    https://github.com/tensorflow/tensorflow/tree/master/tensorflow/core/example
+    """
     file = descriptor_pb2.FileDescriptorProto(
         name="imageshards/example.proto", package="tensorflow", syntax="proto3"
     )
@@ -66,6 +65,7 @@ def _example_class() -> Any:
     )
     entry.options.map_entry = True
     message("Example", ("features", 1, optional, submessage, ".tensorflow.Features"))
+    # TensorFlow registers the same names in protobuf's default pool, so this needs its own.
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
@@ -75,16 +75,16 @@ _Example = _example_class()
 
 
 def encode_example(features: Mapping[str, Any]) -> bytes:
-    """Serialises features; the same features always give the same bytes.
+    """Serialises features; equal features give equal bytes.
 
     Args:
         features: Name → values: a list or tuple, a NumPy array of any shape, or a single value.
-            Bytes and texts (in UTF-8) become a bytes list, whole numbers and booleans an int64
-            list, other numbers a float32 list; an empty list becomes a feature without a kind.
+            Bytes and texts (as UTF-8) become a bytes list, whole numbers and booleans an int64
+            list, floats a float32 list. An empty list becomes a feature without a kind.
 
     Raises:
-        UserError: A value is of another type, a list has values of several types, or a whole number
-            has more than 64 bits.
+        UserError: A value has a wrong type, a list mixes types, or a whole number has more than 64
+            bits.
     """
     example = _Example()
     feature = example.features.feature
@@ -106,8 +106,7 @@ def encode_example(features: Mapping[str, Any]) -> bytes:
 
 
 def _values_of(given: Any) -> list[Any]:
-    """The values of a feature as bytes and Python's numbers; a single value is a list of one."""
-    if hasattr(given, "ravel"):  # NumPy's arrays and single values
+    if hasattr(given, "ravel"):  # NumPy's arrays and scalars have this method.
         given = given.ravel().tolist()
     elif not isinstance(given, list | tuple):
         given = [given]
@@ -125,7 +124,6 @@ def _plain(value: Any) -> Any:
 
 
 def _kind_of(values: Sequence[Any]) -> str:
-    """The field of a feature for these values; raises TypeError where none takes them all."""
     for kinds, field in _FIELDS:
         if all(isinstance(value, kinds) for value in values):
             return field
@@ -133,20 +131,20 @@ def _kind_of(values: Sequence[Any]) -> str:
 
 
 def decode_example(data: bytes, only: Collection[str] | None = None) -> dict[str, Values]:
-    """The features of a serialised example, each as a list; one without values is empty.
+    """Returns the features of a serialised example, each as a list of its values.
 
     Args:
         data: The record.
-        only: Names of the features that are wanted; None for all. Protobuf finds a label beside
-            a picture of 110 kB in 8 us, the whole record takes 50.
+        only: Names of the features to return; None for all features.
 
     Raises:
-        ValueError: It is no `tf.train.Example`.
+        ValueError: The record is not a `tf.train.Example`.
     """
     try:
         found = _Example.FromString(data).features.feature
     except DecodeError as e:
         raise ValueError("it is no tf.train.Example") from e
+    # Protobuf finds a label beside a picture of 110 kB in 8 us; copying both takes 50 us.
     names = found if only is None else [name for name in only if name in found]
     features: dict[str, Values] = {}
     for name in names:
@@ -157,10 +155,10 @@ def decode_example(data: bytes, only: Collection[str] | None = None) -> dict[str
 
 
 def without_feature(data: bytes, name: str) -> tuple[bytes, bytes]:
-    """The one bytes value of a feature, and the serialised example without that feature.
+    """Returns the single bytes value of a feature, and the example serialised without the feature.
 
     Raises:
-        ValueError: It is no `tf.train.Example`, or has not one such value.
+        ValueError: The record is not a `tf.train.Example`, or the feature has not one bytes value.
     """
     try:
         example = _Example.FromString(data)
@@ -174,10 +172,10 @@ def without_feature(data: bytes, name: str) -> tuple[bytes, bytes]:
 def decode_record(
     path: str, record: Record, only: Collection[str] | None = None
 ) -> dict[str, Values]:
-    """The features of a record of the file `path`, as `decode_example` has them.
+    """Returns the features of a record of the file `path`, as `decode_example` returns them.
 
     Raises:
-        RecordError: It is no `tf.train.Example`.
+        RecordError: The record is not a `tf.train.Example`.
     """
     try:
         return decode_example(record.payload, only)
@@ -189,7 +187,7 @@ Dtype = Literal["int64", "float32", "string"]
 
 
 def dtype_of(values: Values) -> Dtype | None:
-    """Returns the dtype of a feature, as in the manifest; None where there are no values."""
+    """Returns the dtype of a feature as the manifest records it; None without values."""
     if not values:
         return None
     kind = type(values[0])

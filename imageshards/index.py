@@ -1,22 +1,20 @@
-"""`index/`: a row for every record of a dataset, one Parquet file per shard.
+"""Reads and writes `index/`: one Parquet file per shard, with a row for each record.
 
-So a dataset can be looked into, joined and cut without reading its pictures. The columns:
+Users query, join and filter a dataset by its index without reading pictures. The columns:
 
-    key, split, class_name, label      as in the record and the manifest; where images have several
-                                       labels, class_name and label are lists, and where they have
-                                       none there are no such columns
+    key, split, class_name, label      as in the record and the manifest; lists if images have
+                                       several labels; unlabelled datasets lack class_name and label
     shard, record                      name of the shard's file, number of the record in it from 0
     offset, num_bytes                  of the record's frame (header and checksums included)
-    source_sha256, source_bytes        of the original file; its size is null where that is unknown
+    source_sha256, source_bytes        of the original file; the size is null if unknown
     width, height                      of the record's picture, in pixels
 
-and the small extra columns, each under the name of its feature (`extra/NAME` where one of the
-above has that name): those with a fixed length of at most 16 numbers or texts, a list unless they
-are single values, and lists of any length of whole numbers or texts, such as labels. A list of more
-than 64, a text of more than 256 bytes, or in no UTF-8, is null, and so is NaN, a missing value.
+Small extra features follow, each in a column of its name (`extra/NAME` if the table above has that
+name). A feature is small if it has at most 16 values, or a variable number of whole numbers or
+texts. Its column holds lists unless the feature has a single value. A list of more than 64 values,
+a text that is longer than 256 bytes or not UTF-8, and NaN become null.
 
-The same records give the same bytes, with the same version of PyArrow. That is imported only where
-a table is written or read.
+Equal records give equal bytes with the same version of PyArrow.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ COLUMNS = {
     "width": "int64",
     "height": "int64",
 }
-# Feature of a record → the column that says the same.
+# Feature of a record → the column with the same value.
 COLUMN_OF = {
     FILENAME_FEATURE: "key",
     CLASS_FEATURE: "class_name",
@@ -79,29 +77,29 @@ COLUMN_OF = {
     "image/width": "width",
     "image/height": "height",
 }
-# Lists where images have several labels, absent where they have none.
+# These columns hold lists if images have several labels, and are absent without labels.
 OF_LABEL = ("class_name", "label")
-# Recomputed when a record moves to another shard or place.
+# Writers compute these columns again when a record moves to another place.
 _OF_PLACE = ("split", "shard", "record", "offset")
 
 MAX_VALUES = 16
 MAX_LIST_VALUES = 64
 MAX_TEXT_BYTES = 256
-# Columns that may be null: what a copied record does not tell.
+# Only these columns may be null: a record that was copied does not say how large its original was.
 _UNKNOWN = ("source_bytes",)
-# Dictionary-encode only these columns: texts that are all different would gain nothing.
+# Parquet's dictionary encoding saves bytes only for texts that repeat.
 _REPEATED = ["split", "class_name", "shard"]
 
 
 @dataclasses.dataclass
 class IndexRows:
-    """Rows of some records, wherever these are going to be.
+    """Rows of records that have no place in a shard yet.
 
     Attributes:
-        columns: Column → a value per record, of all columns that tell no place. Those of labels
-            have a list per record where it has several, None where it has none.
-        extra: Feature → a list of values per record, None where there are too many. Which of
-            these become columns is decided by what the dataset declares (`extra_columns`).
+        columns: Column → a value per record, without the columns of the place. The columns of
+            labels hold a list for several labels and None for no label.
+        extra: Feature → a list of values per record, None for too many values. The features that
+            the dataset declares decide which of them become columns (`extra_columns`).
     """
 
     columns: dict[str, list[Any]] = dataclasses.field(
@@ -119,10 +117,9 @@ class IndexRows:
         source_bytes: int | None,
         extra: Mapping[str, Values] | None = None,
     ) -> None:
-        """Adds the row of a record, whose size with its framing is `num_bytes`.
+        """Adds the row of a record, whose size with framing is `num_bytes`.
 
-        The size of the original file is None where it is unknown. `extra` are the features that may
-        become columns; None for all that are not `RECORD_FEATURES`.
+        `extra` holds the features that may become columns; None for all but `RECORD_FEATURES`.
         """
         if extra is None:
             extra = {name: features[name] for name in features.keys() - RECORD_FEATURES.keys()}
@@ -136,6 +133,7 @@ class IndexRows:
         columns["source_bytes"].append(source_bytes)
         for name, found in extra.items():
             values = self.extra.setdefault(name, [])
+            # Earlier records may lack this feature.
             values += [None] * (before - len(values))
             values.append(_small_values(found))
 
@@ -145,7 +143,7 @@ def _plain(value: Any) -> Any:
 
 
 def _labels_of(features: Mapping[str, Values]) -> tuple[Any, Any]:
-    """What `OF_LABEL` say of a record: its class, lists of several, or None twice."""
+    """Returns the values of `OF_LABEL`: one class, lists of several classes, or None twice."""
     names = [_plain(name) for name in features.get(CLASS_FEATURE, ())]
     if LABEL_FEATURE in features:
         return names[0], _plain(features[LABEL_FEATURE][0])
@@ -155,6 +153,7 @@ def _labels_of(features: Mapping[str, Values]) -> tuple[Any, Any]:
 def _small_values(values: Values) -> list[Any] | None:
     if len(values) > MAX_LIST_VALUES:
         return None
+    # Only NaN differs from itself.
     return [_text(v) if isinstance(v, bytes) else None if v != v else v for v in values]
 
 
@@ -168,10 +167,7 @@ def _text(value: bytes) -> str | None:
 
 
 def extra_columns(features: Mapping[str, FeatureSpec], label: str = ONE) -> dict[str, str]:
-    """Column → feature, of the extra columns that are small, by name of the feature.
-
-    `features` are the manifest's, `label` is `manifest.label`.
-    """
+    """Returns column → feature for the small extra features of a manifest, sorted by feature."""
     return {
         f"extra/{name}" if name in COLUMNS else name: name
         for name in sorted(features.keys() - record_features(label).keys())
@@ -181,15 +177,12 @@ def extra_columns(features: Mapping[str, FeatureSpec], label: str = ONE) -> dict
 
 def _is_small(feature: FeatureSpec) -> bool:
     if feature.shape is None:
-        return feature.dtype != "float32"
+        return feature.dtype != "float32"  # Whole numbers and texts may be labels.
     return math.prod(feature.shape) <= MAX_VALUES
 
 
 def index_schema(features: Mapping[str, FeatureSpec], label: str = ONE) -> pa.Schema:
-    """The columns of the index of a dataset with these features, those of the manifest.
-
-    `label` is its `manifest.label`.
-    """
+    """Returns the columns of an index, for the features and the label of a manifest."""
     import pyarrow as pa
 
     types = {"int64": pa.int64(), "float32": pa.float32(), "string": pa.string()}
@@ -206,7 +199,7 @@ def index_schema(features: Mapping[str, FeatureSpec], label: str = ONE) -> pa.Sc
 
 
 def index_file(shard_file: str) -> str:
-    """Path, below the dataset, of the index of a shard."""
+    """Returns the path, below the dataset, of the index of a shard."""
     return f"{INDEX_NAME}/{shard_file.partition('.tfrecord')[0]}.parquet"
 
 
@@ -217,7 +210,7 @@ def index_table(
     features: Mapping[str, FeatureSpec],
     label: str = ONE,
 ) -> pa.Table:
-    """The index of a shard whose records are `rows`, in order; other args as of `index_schema`."""
+    """Returns the index of a shard whose records are `rows`, in order."""
     import pyarrow as pa
 
     count = len(rows)
@@ -227,51 +220,46 @@ def index_table(
         **_places_in(shard_file, rows.columns["num_bytes"]),
     }
     for column, name in extra_columns(features, label).items():
+        # The last records may lack the feature, so the list may be too short.
         values = [*rows.extra.get(name, []), *[None] * count][:count]
         if features[name].shape == ():
             values = [value[0] if value else None for value in values]
         columns[column] = values
     schema = index_schema(features, label)
-    arrays = [pa.array(columns[field.name], field.type) for field in schema]
-    return pa.Table.from_arrays(arrays, schema=schema)
+    return pa.table({field.name: columns[field.name] for field in schema}, schema=schema)
 
 
 def _places_in(shard_file: str, sizes: Sequence[int]) -> dict[str, Sequence[Any]]:
-    """The columns that say where records of these sizes are, one after the other, in a shard."""
+    """Returns the columns of the place, for consecutive records of these sizes."""
+    # `accumulate` also yields the end of the last record.
     offsets = list(itertools.accumulate(sizes, initial=0))[: len(sizes)]
     return {"shard": [shard_file] * len(sizes), "record": range(len(sizes)), "offset": offsets}
 
 
 def moved_rows(table: pa.Table, shard_file: str) -> pa.Table:
-    """Rows of indexes of one split as the index of a shard that has their records, in order."""
+    """Returns rows of one split with their places in the shard that now holds their records."""
     import pyarrow as pa
 
+    # With one chunk, Parquet writes the same bytes as for rows that were never moved.
     table = table.combine_chunks()
-    for name, values in _places_in(shard_file, table["num_bytes"].to_pylist()).items():
-        number = table.schema.get_field_index(name)
-        field = table.schema.field(number)
-        table = table.set_column(number, field, pa.array(values, field.type))
-    return table
+    places = _places_in(shard_file, table["num_bytes"].to_pylist())
+    return pa.table({n: places.get(n, table[n]) for n in table.column_names}, schema=table.schema)
 
 
 def write_index(directory: str, shard_file: str, table: pa.Table) -> IndexFile:
-    """Writes the index of one shard; returns its entry in the manifest.
-
-    Raises:
-        OSError, StorageError: It cannot be written.
-    """
+    """Writes the index of one shard and returns its entry in the manifest."""
     entry, data = encode_index(shard_file, table)
     storage.write(storage.join(directory, entry.file), data)
     return entry
 
 
 def encode_index(shard_file: str, table: pa.Table) -> tuple[IndexFile, bytes]:
-    """Returns what the manifest says of the index of a shard, and the bytes of its file."""
+    """Returns the manifest's entry for the index of a shard, and the bytes of the file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     stream = pa.BufferOutputStream()
-    # Without Arrow's own schema, which says nothing more: what a tool reads is what Parquet says.
+    # `store_schema` would add Arrow's schema to the file, which repeats the schema of Parquet.
     pq.write_table(
         table, stream, compression="zstd", compression_level=1, use_dictionary=_REPEATED,
         store_schema=False,
@@ -288,17 +276,16 @@ def read_index(
     columns: Iterable[str] | None = None,
     argument: str = "directory",
 ) -> pa.Table:
-    """The rows of all records, in the order of the manifest's shards.
+    """Returns the rows of all records, in the order of the manifest's shards.
 
     Args:
-        directory, manifest: The dataset, here or in a store.
-        split: One of its splits, as `find_split` finds it; None for all.
-        columns: The columns that are wanted; None for all.
-        argument: What received the dataset, for messages.
+        directory, manifest: The dataset, local or in a store.
+        split: A split, or another usual name of the split (`find_split`); None for all splits.
+        columns: The columns to return; None for all columns.
+        argument: The name of the argument that received the dataset, for errors.
 
     Raises:
-        UserError: There is no such split or column, or the index is missing, incomplete, damaged
-            or another dataset's.
+        UserError: The split or a column is unknown, or the index is missing or damaged.
     """
     import pyarrow as pa
 
@@ -328,11 +315,10 @@ def read_shard_index(
     schema: pa.Schema | None = None,
     argument: str = "directory",
 ) -> pa.Table:
-    """Some columns of `index_schema` of one shard, whose entry in the manifest is `shard`; without
-    a schema those that its file has.
+    """Reads and checks the columns of `schema`, or all columns, of the index of one shard.
 
     Raises:
-        IndexDamageError: The file is missing, damaged, or not the one that the manifest names.
+        IndexDamageError: The file is missing, damaged, or differs from its entry in the manifest.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -343,12 +329,13 @@ def read_shard_index(
     try:
         data = storage.read(path)
         if len(data) != entry.num_bytes or _sha256(data) != entry.sha256:
-            problem = "is not the file that manifest.json names: its bytes are others"
+            problem = "is not the file that manifest.json names: its bytes differ"
         else:
             file = pq.ParquetFile(pa.BufferReader(data))
             schema = file.schema_arrow if schema is None else schema
-            # The sizes tell where each record is, whatever else is wanted.
+            # The check of the rows needs the sizes, even if the caller does not.
             whole = pa.unify_schemas([schema, pa.schema([("num_bytes", pa.int64())])])
+            # The threads of the callers already read several shards at the same time.
             table = file.read(whole.names, use_threads=False)
             table = table.select(whole.names).cast(whole)
             problem = _rows_problem(table, shard)
@@ -359,22 +346,22 @@ def read_shard_index(
     except OSError as e:
         problem = f"cannot be read ({(e.strerror or str(e)).splitlines()[0].rstrip('.')})"
     except (pa.ArrowException, KeyError, ValueError) as e:
-        problem = f"has not the columns of an index ({str(e).splitlines()[0].rstrip('.')})"
+        problem = f"lacks the columns of an index ({str(e).splitlines()[0].rstrip('.')})"
     error = IndexDamageError(
         argument=argument,
         received=f"{directory!r}, whose {entry.file} {problem}",
         expected="the file as it was written",
-        remedy="copy it again, or make it again by imageshards build --overwrite, or by "
-        "imageshards adopt for TFRecords of others",
+        remedy="copy it again, or write it again by imageshards build --overwrite (imageshards "
+        "adopt for adopted TFRecords)",
     )
     error.problem = problem
     raise error
 
 
 def _rows_problem(table: pa.Table, shard: Shard) -> str:
-    """What no rows of this shard can say, as the end of a sentence; "" if they say nothing such.
+    """Returns the damage in the rows of a shard as the end of a sentence; "" for none.
 
-    Rows lead to files and to ranges of bytes: they must not leave the shard.
+    Readers trust the rows for names of files and ranges of bytes, so these must stay in the shard.
     """
     import numpy as np
     import pyarrow as pa
@@ -387,9 +374,9 @@ def _rows_problem(table: pa.Table, shard: Shard) -> str:
         if name in COLUMNS and name not in _UNKNOWN and table[name].null_count:
             return f"does not say the {name} of each record"
     sizes = table["num_bytes"].to_numpy()
-    # Added by Python: NumPy's sum of sizes that nobody wrote may wrap around to the right one.
+    # Python adds without overflow. NumPy's sum of forged sizes could wrap around to the right sum.
     if sum(sizes.tolist()) != shard.num_bytes or sizes.min(initial=FRAME_BYTES) < FRAME_BYTES:
-        return "says other num_bytes than those of its records"
+        return "has num_bytes that do not match the records"
     places = {
         "shard": shard.name,
         "record": pa.array(np.arange(len(sizes))),
@@ -397,11 +384,11 @@ def _rows_problem(table: pa.Table, shard: Shard) -> str:
     }
     for name in places.keys() & {*table.column_names}:
         if pc.any(pc.not_equal(table[name], places[name])).as_py():
-            return f"says another {name} than that of its records"
+            return f"has a {name} that does not match the records"
     if "source_sha256" in table.column_names:
         is_sha256 = pc.match_substring_regex(table["source_sha256"], "^[0-9a-f]{64}$")
         if pc.any(pc.invert(is_sha256)).as_py():
-            return "says a source_sha256 that is none"
+            return "has a source_sha256 that is no SHA-256"
     return ""
 
 

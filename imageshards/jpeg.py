@@ -1,4 +1,4 @@
-"""Encoded pictures of records: how they are opened, and what a JPEG's markers say."""
+"""Opens the encoded pictures of records, and reads the markers of a JPEG."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from PIL import Image
 
-# Start of frame: C4, C8 and CC in between are tables and a reserved marker (ITU-T T.81, table B.1).
+# Start of frame. C4, C8 and CC mark tables or are reserved (ITU-T T.81, table B.1).
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-# Baseline, extended sequential and progressive: pictures made of DCT blocks, in Huffman codes.
+# Baseline, extended sequential and progressive frames hold DCT blocks in Huffman codes, which
+# Pillow can decode at a fraction of their size.
 _SCALABLE_FRAMES = (0xC0, 0xC1, 0xC2)
 START_OF_SCAN = 0xDA
+# A stuffed zero byte, TEM, the restart markers, and the start and end of the image.
 _WITHOUT_LENGTH = (0x00, 0x01, *range(0xD0, 0xDA))
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
@@ -26,14 +28,12 @@ MAX_PIXELS = 2**29 // 3
 
 
 def segments(jpeg: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yields each marker of a JPEG that has a content, where the content begins, and where it ends.
-
-    The data of a scan, which follow its segment, are passed over as all other bytes are.
-    """
+    """Yields (marker, begin, end) for each segment of a JPEG: its type and its content."""
     at = 2
+    # `find` also skips the compressed data of a scan, which follow the segment of the scan.
     while (at := jpeg.find(b"\xff", at)) >= 0 and len(jpeg) >= at + 4:
         marker = jpeg[at + 1]
-        if marker == 0xFF:  # any number of them may stand before a marker
+        if marker == 0xFF:  # Any number of fill bytes may precede a marker.
             at += 1
         elif marker in _WITHOUT_LENGTH:
             at += 2
@@ -43,15 +43,13 @@ def segments(jpeg: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def can_draft(data: bytes) -> bool:
-    """Whether a JPEG may be decoded at a fraction of its size, by `draft` of Pillow.
-
-    Where it is of another kind (lossless, for one) Pillow 12.3 writes outside of its memory.
-    """
+    """Returns whether Pillow's `draft` may decode a JPEG at a fraction of its size."""
+    # `draft` of Pillow 12.3 writes outside its memory for any other frame, for example lossless.
     return before_scan(data)[0]
 
 
 def before_scan(data: bytes) -> tuple[bool, int]:
-    """`can_draft`, and the number of components of a JPEG's first scan; 0 where there is none."""
+    """Returns `can_draft`, and the number of components in the first scan; 0 without a scan."""
     frames, components = [], 0
     for marker, begin, _ in segments(data):
         if marker in _FRAMES:
@@ -62,8 +60,8 @@ def before_scan(data: bytes) -> tuple[bool, int]:
     return bool(frames) and all(frame in _SCALABLE_FRAMES for frame in frames), components
 
 
-# What Pillow raises while it decodes damaged pictures. MemoryError is one of them: a damaged header
-# may ask for any amount.
+# Pillow raises any of these for a damaged picture. MemoryError is among them because a damaged
+# header may ask for any amount of memory.
 DECODE_ERRORS = (
     OSError,
     SyntaxError,
@@ -82,19 +80,19 @@ DECODE_ERRORS = (
 
 
 class TooManyPixelsError(ValueError):
-    """A picture that would take too much memory when it is decoded."""
+    """A picture that would take too much memory to decode."""
 
 
 def open_picture(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """Opens a picture of a record, one of `FORMATS`, and reads its header.
+    """Opens the picture of a record and reads its header, but does not decode its pixels.
 
     Raises:
         TooManyPixelsError: The header says more than `max_pixels` pixels.
-        OSError, ValueError: The picture is damaged or of another format.
+        OSError, ValueError: The picture is damaged, or `FORMATS` lacks its format.
     """
     from PIL import Image, JpegImagePlugin
 
-    # `Image.open` would read all pictures of an MPO, and warn about large JPEGs.
+    # `Image.open` would read all pictures of an MPO file, and warn about large JPEGs.
     is_jpeg = data.startswith(b"\xff\xd8")
     opener = (
         JpegImagePlugin.JpegImageFile if is_jpeg else functools.partial(Image.open, formats=FORMATS)
@@ -112,16 +110,13 @@ def open_picture(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
 
 
 def is_animated(picture: Image.Image) -> bool:
-    """Returns whether more pictures follow the first."""
+    """Returns whether more pictures follow the first picture."""
     return bool(getattr(picture, "is_animated", False))
 
 
 def eight_bits(picture: Image.Image) -> Image.Image:
-    """A picture of 16 bits a channel with its whole range in 8 bits, mode `L`; others as they are.
-
-    Pillow's own conversion would clip: all values above 255 would be white.
-    """
+    """Scales a picture with 16 bits per channel to mode `L`; keeps any other."""
     if not picture.mode.startswith("I;16"):
         return picture
-    # 65535 / 257 = 255: the whole range is kept.
+    # Pillow's own conversion would turn all values above 255 white. 65535 / 257 is 255.
     return picture.convert("I").point(lambda value: value * (1 / 257) + 0.5).convert("L")

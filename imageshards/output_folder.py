@@ -1,4 +1,4 @@
-"""Whether an output folder may be written: what is not ours there is never replaced or removed."""
+"""Checks that an output folder holds no files of the user, which no job may replace or remove."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Iterable
 from imageshards import storage
 from imageshards.errors import UserError
 
-# What every page of ours says in its head (imageshards/page/base.jinja).
+# The template imageshards/page/base.jinja writes this line into the head of every page.
 _GENERATOR = b'<meta name="generator" content="imageshards">'
 _HEAD_BYTES = 1024
-# Beside results a job's log may lie (`| tee OUT/log.txt`), what begins with a dot, such as
-# .gitkeep, and the folder at the root of every fresh volume.
+# A user may write a job's log into its output folder, as in `| tee OUT/log.txt`.
 _LOG_SUFFIXES = (".log", ".out", ".err", "log.txt")
-_LOST_AND_FOUND = "lost+found"
 _MAX_SHOWN = 3
 
 
 def foreign_files(names: Iterable[str]) -> list[str]:
-    """The names of files and folders that are neither a job's log nor a system's, in order."""
+    """Returns the names that are neither logs of a job nor files of a system, in order."""
+    # Every new ext4 volume has the folder lost+found. Systems and tools hide files by a dot.
     return [
-        name for name in names if name != _LOST_AND_FOUND and not name.startswith(".")
+        name for name in names if name != "lost+found" and not name.startswith(".")
         and not name.endswith(_LOG_SUFFIXES)
     ]  # fmt: skip
 
 
 def foreign_files_error(argument: str, folder: str, foreign: list[str], ours: str) -> UserError:
-    """The error for an output folder with files that nothing of `ours` accounts for, such as an
-    "unfinished build".
+    """Returns the error for an output folder with files that do not belong to `ours`.
+
+    `ours` names the output that a job may replace, for example "unfinished build".
     """
     shown = ", ".join(map(repr, foreign[:_MAX_SHOWN]))
     more = f" and {len(foreign) - _MAX_SHOWN:,} more" if len(foreign) > _MAX_SHOWN else ""
@@ -41,14 +41,13 @@ def foreign_files_error(argument: str, folder: str, foreign: list[str], ours: st
 
 
 def check_page_folder(argument: str, folder: str, page: str, *beside: str) -> None:
-    """Refuses to replace files of the user's own by a page, or by what is written beside it.
-
-    Where there is a page of that name that is one of ours, so is what lies beside it.
+    """Checks that a page and the files `beside` the page replace no files of the user.
 
     Raises:
-        UserError: One of the files is there, and the page is not one of ours.
+        UserError: A file would be replaced that imageshards did not write.
     """
     try:
+        # A page of imageshards shows that an earlier run wrote the files beside the page, too.
         if _GENERATOR in storage.read(storage.join(folder, page), _HEAD_BYTES):
             return
         foreign = [page]

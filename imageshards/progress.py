@@ -1,7 +1,4 @@
-"""Progress for a person: a line that renews itself on a terminal, a table at the end.
-
-Where standard error is no terminal the line becomes one plain line every ten seconds.
-"""
+"""Shows progress: a line that renews itself on a terminal, and tables of results."""
 
 from __future__ import annotations
 
@@ -23,22 +20,21 @@ _T = TypeVar("_T")
 
 _LINE_SECONDS = 0.5
 _LOG_SECONDS = 10.0
-# A column of texts is not made narrower than this.
-_LEAST_TEXT_CHARACTERS = 12
+_LEAST_TEXT_CHARACTERS = 12  # the least width of a column of texts
 
 
 class ProgressLine:
-    """A line that renews itself on a terminal and in a notebook, plain lines elsewhere; on
-    standard error.
+    """A line on standard error that renews itself; in a log, a new line every ten seconds.
 
     Args:
-        line: Says how far the work is; empty for nothing to say.
+        line: Returns the progress of the work; "" to print nothing.
     """
 
     def __init__(self, line: Callable[[], str]):
         self._line = line
         self._out: Any = LastingStream(_own_stderr())
-        self._bar: tqdm[Any] | None = None  # on a terminal only: it has a thread
+        # tqdm starts a monitor thread, so only a terminal or a notebook gets a bar.
+        self._bar: tqdm[Any] | None = None
         if _in_notebook() or self._out.isatty():
             bar: Any = importlib.import_module("tqdm.auto").tqdm if _in_notebook() else tqdm
             self._bar = bar(file=self._out, bar_format="{desc}", dynamic_ncols=True, leave=False)
@@ -52,12 +48,12 @@ class ProgressLine:
     def __exit__(self, *error: object) -> None:
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(2)
+            self._thread.join(2)  # A slow terminal must not delay the end of the work.
         if self._bar is not None:
             self._bar.close()
 
     def say(self, sentence: str) -> None:
-        """Prints a line of its own."""
+        """Prints a line that stays."""
         if self._bar is not None:
             self._bar.write(sentence, self._out)
         else:
@@ -74,22 +70,23 @@ class ProgressLine:
 
 
 def _in_notebook() -> bool:
-    """Whether standard error is shown below a cell."""
     return type(sys.stderr).__module__.startswith("ipykernel")
 
 
 def _own_stderr() -> TextIO:
-    """Standard error by a descriptor of its own: that of the process is turned aside at times."""
+    """Returns standard error with a descriptor that `quiet_stderr` does not redirect."""
     try:
-        if not _in_notebook():  # whose descriptor is the server's terminal
+        # In a notebook the descriptor leads to the terminal of the server, not to the cell.
+        if not _in_notebook():
             return os.fdopen(os.dup(sys.stderr.fileno()), "w", errors="backslashreplace")
         return sys.stderr
-    except (OSError, ValueError, AttributeError):  # closed, or replaced by what is no file
+    except (OSError, ValueError, AttributeError):
+        # Standard error was closed, or replaced by an object without a descriptor.
         return sys.stderr or open(os.devnull, "w")
 
 
 class _Activity:
-    """What this process is doing; steps of a pipeline note it, a line on the terminal shows it."""
+    """The current work of this process, which steps of a pipeline note for the progress line."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -98,10 +95,9 @@ class _Activity:
         self._begun = time.monotonic()
 
     def note(self, what: str, count: int = 0, unit: str = "") -> None:
-        """Notes what this process is doing, for example `listing`; empty when it has ended.
+        """Notes that this process is `what`, for example `listing`; "" ends the work.
 
-        So many units, in the singular, were done since the last note; they are added up while
-        `what` stays the same.
+        `count` units, named in the singular, are added to the units of the same work.
         """
         with self._lock:
             if what != self._what:
@@ -110,7 +106,7 @@ class _Activity:
             self._count += count
 
     def line(self) -> str:
-        """`listing: 12,000 images  00:03`; empty where nothing was noted."""
+        """Returns a line like `listing: 12,000 images  00:03`; "" without a note."""
         with self._lock:
             if not self._what:
                 return ""
@@ -125,9 +121,9 @@ activity_line = _activity.line
 
 
 def with_progress(work: Iterable[_T], total: int, unit: str, doing: str) -> Iterator[_T]:
-    """What `work` yields; a terminal and a log show meanwhile how much of `total` has come.
+    """Yields the items of `work` while a progress line shows how many of `total` are done.
 
-    `unit` is in the plural, `doing` for example `verifying`.
+    `unit` names the items in the plural; `doing` names the work, for example `verifying`.
     """
     begun, done = time.monotonic(), 0
 
@@ -143,9 +139,10 @@ def with_progress(work: Iterable[_T], total: int, unit: str, doing: str) -> Iter
 def rate_line(
     done: int, total: int, unit: str, seconds: float, before: int = 0, *details: str
 ) -> str:
-    """`1,200/1,399 images  380 images/s  9.1 MB/s  0 rejects  ETA 00:01`.
+    """Returns a line like `1,200/1,399 images  380 images/s  0 rejects  ETA 00:01`.
 
-    Those `before` were done by earlier runs, the others in `seconds`; `details` precede the ETA.
+    Earlier runs have done `before` of the items, so the rate does not count them; `details` precede
+    the ETA.
     """
     rate = (done - before) / seconds if seconds > 0 else 0.0
     parts = [f"{done:,}/{total:,} {unit}", *details]
@@ -161,16 +158,16 @@ def text_table(
     texts: Collection[int] = (0,),
     width: int | None = None,
 ) -> str:
-    """Aligned columns under a header: those of `texts` to the left, numbers to the right.
+    """Returns an aligned table: the columns `texts` to the left, columns of numbers to the right.
 
-    Long texts lose their middle where the table would be wider than `width`: that of the terminal
-    where it is None, or 80 characters where there is none.
+    Long texts lose their middle in a table wider than `width` characters; None means the width of
+    the terminal, or 80.
     """
     cells = [list(header), *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     room = width or shutil.get_terminal_size((LINE_CHARACTERS, 24)).columns
     room -= 2 * (len(widths) - 1) + sum(w for i, w in enumerate(widths) if i not in texts)
-    # What short columns do not need is left for the long ones.
+    # Short columns leave the rest of their share to the long columns.
     shortest_first = sorted(texts, key=widths.__getitem__)
     for taken, i in enumerate(shortest_first):
         share = room // (len(shortest_first) - taken)

@@ -1,4 +1,4 @@
-"""Standard output and standard error that no job depends on."""
+"""Keeps a job alive when its standard output or standard error cannot be written."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class LastingStream:
     """A stream that drops all text after its first error, for example on a full disk.
 
     Args:
-        stream: What is written to.
-        raises: Whether the first error is raised, too.
+        stream: The stream that receives the text.
+        raises: Whether to raise the first error.
 
     Attributes:
-        error: The first error; None while there was none.
+        error: The first error; None without an error so far.
     """
 
     def __init__(self, stream: TextIO, raises: bool = False):
@@ -32,11 +32,12 @@ class LastingStream:
         return len(text)
 
     def flush(self) -> None:
-        """Writes what is buffered."""
+        """Writes the buffered text."""
         self._attempt(self._stream.flush)
 
     def close(self) -> None:
-        """Keeps the stream open: absl's logging closes every stream but the process's own."""
+        """Flushes the stream and keeps it open."""
+        # absl's logging closes every stream that is not `sys.stdout` or `sys.stderr`.
         self.flush()
 
     def __getattr__(self, name: str) -> Any:
@@ -47,9 +48,9 @@ class LastingStream:
             return
         try:
             write(*text)
-        except (OSError, ValueError) as e:  # ValueError: somebody has closed it
+        except (OSError, ValueError) as e:  # A closed stream raises ValueError.
             self.error = e
-            # Python writes what is still buffered when it ends.
+            # Python writes the rest of the buffer when it ends, which would fail again.
             with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as null:
                 os.dup2(null.fileno(), self._stream.fileno())
             if self._raises:
@@ -58,28 +59,30 @@ class LastingStream:
 
 @contextlib.contextmanager
 def lasting_streams(raises: bool = False) -> Iterator[LastingStream]:
-    """Makes standard output and error lasting ones; yields the first, which `raises` if asked to.
+    """Makes standard output and standard error lasting streams, and yields standard output.
 
-    Characters that their encoding does not have are escaped, as file names may hold any.
+    `raises` is whether standard output raises its first error.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            # The next file to be opened would get this number, and all that native code prints.
+            # The next file that is opened would get this number, and receive all output of C code.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "r" if number == 0 else "w"))
     for stream in (sys.stdout, sys.stderr):
-        # Python asks for the position, which there is none of where a pipe has replaced a file.
+        # `reconfigure` asks for the position, which a pipe in place of a file does not have.
         with contextlib.suppress(OSError):
             if isinstance(stream, io.TextIOWrapper):
+                # File names may hold characters that the encoding lacks.
                 stream.reconfigure(errors="backslashreplace")
     out: Any = LastingStream(sys.stdout, raises)
     err: Any = LastingStream(sys.stderr)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             yield out
-        finally:  # what Python itself writes at its end may fail, too
+        finally:
+            # Python itself flushes at its end, where an error would change the exit code.
             with contextlib.suppress(OSError, ValueError):
                 out.flush()

@@ -1,4 +1,4 @@
-"""Counts and long names as people read them, in sentences and tables."""
+"""Formats counts and names for sentences and tables, and compares names as people see them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
-# Of a terminal that nobody has widened, and of a log that is pleasant to read.
+# The usual width of a terminal, which also makes a readable log.
 LINE_CHARACTERS = 80
 
-# "tch", not "ch": batches, but epochs.
+# "tch" and not "ch", as the plurals are "batches" but "epochs".
 _SIBILANTS = ("s", "x", "z", "tch", "sh")
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 file`, `1,200 files`, `3 classes`: the last word of the noun takes the plural."""
+    """Returns a count with its noun, for example `1 file` or `1,200 files`."""
     if count == 1:
         return f"1 {noun}"
     if noun.endswith("y") and noun[-2:-1] not in "aeiou":
@@ -25,30 +25,25 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'es' if noun.endswith(_SIBILANTS) else 's'}"
 
 
-# Backslashes before a byte that is no text, or before what `printable` makes of one.
+# Backslashes before a byte that is not UTF-8, or before the escape that `printable` makes of one.
 _ESCAPED = re.compile(r"(\\+)(?=udc[89a-f][0-9a-f]|[\udc80-\udcff])")
 
 
 def printable(text: str) -> str:
-    """A text that can be written and shown: bytes of a file name that are no UTF-8, which Python
-    holds as surrogates, become `\\udce9`.
-    """
+    """Returns a text with escapes like `\\udce9` in place of bytes that are not UTF-8."""
+    # In a file name Python holds these bytes as surrogates, which no output can encode.
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def key_of(name: str) -> str:
-    """The key of a file or folder name: as `printable`, but different names have different keys.
-
-    So backslashes are doubled in front of what may be read as an escaped byte.
-    """
+    """Returns the key of a file or folder name: `printable`, but different for different names."""
+    # A doubled backslash cannot be mistaken for the backslash of an escape.
     return printable(_ESCAPED.sub(r"\1\1", name))
 
 
 def composed(name: str) -> str:
-    """A class name in NFC, the form in which all class names are compared and recorded.
-
-    One name in two forms of Unicode, as macOS and Linux write é, would be two classes.
-    """
+    """Returns a class name in NFC, the form in which all class names are compared and recorded."""
+    # macOS and Linux write é in two forms, which would be two classes.
     return unicodedata.normalize("NFC", name)
 
 
@@ -56,7 +51,7 @@ _WHOLE_NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
 
 
 def class_sort_key(name: str) -> tuple[bool, int, str]:
-    """The sort key of a class name: whole numbers come first, as numbers; then code points.
+    """Returns the sort key of a class name: whole numbers first, by value, then texts.
 
     >>> sorted(["10", "cat", "2"], key=class_sort_key)
     ['2', '10', 'cat']
@@ -65,22 +60,22 @@ def class_sort_key(name: str) -> tuple[bool, int, str]:
     return not is_number, int(name) if is_number else 0, name
 
 
-# Letters of other alphabets that look as Latin ones do.
+# Cyrillic and Greek letters → the Latin letters that look the same.
 _LOOK_ALIKE = str.maketrans(
-    "аеорсухіАВЕКМНОРСТХІαοινΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",  # Cyrillic and Greek
+    "аеорсухіАВЕКМНОРСТХІαοινΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
     "aeopcyxiABEKMHOPCTXIaoivABEZHIKMNOPTYX",
 )
 
 
 def look_of(name: str) -> str:
-    """What a person sees of a name: equal for names that look alike, or differ in case alone."""
+    """Returns a form of a name that is equal for names that look alike or differ only in case."""
     seen = unicodedata.normalize("NFKC", name).translate(_LOOK_ALIKE).casefold()
-    shown = (mark for mark in seen if unicodedata.category(mark) != "Cf")  # of no width
+    shown = (mark for mark in seen if unicodedata.category(mark) != "Cf")  # Cf: without width
     return " ".join("".join(shown).split())
 
 
 def about_look_alikes(name: str, known: Iterable[str]) -> str:
-    """A phrase that shows how a name differs from a known one that looks like it; "" for none."""
+    """Returns a phrase about the first known name that looks like this name; "" for none."""
     look = look_of(name)
     alike = [one for one in known if look_of(one) == look]
     if not alike:
@@ -89,7 +84,7 @@ def about_look_alikes(name: str, known: Iterable[str]) -> str:
 
 
 def printable_in(value: Any) -> Any:
-    """The value of a JSON file with all texts `printable`."""
+    """Returns the value of a JSON file with all texts made `printable`."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
@@ -98,7 +93,7 @@ def printable_in(value: Any) -> Any:
 
 
 def shortened(text: str, width: int) -> str:
-    """At most `width` characters of a text: the middle of a longer one becomes `…`."""
+    """Returns a text of at most `width` characters; `…` replaces the middle of a longer text."""
     if len(text) <= width:
         return text
     kept = max(0, width - 1)
@@ -107,7 +102,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def wrapped(text: str) -> str:
-    """A long line as several, those after the first indented; words stay whole."""
+    """Breaks a long line between words and indents all lines but the first."""
     return textwrap.fill(
         text,
         LINE_CHARACTERS,
@@ -118,5 +113,5 @@ def wrapped(text: str) -> str:
 
 
 def for_output(text: str) -> str:
-    """A long line for standard output: wrapped on a terminal, whole in a log that is searched."""
+    """Wraps a long line for a terminal; keeps it whole in a log, which may be searched."""
     return wrapped(text) if sys.stdout.isatty() else text

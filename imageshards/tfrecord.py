@@ -1,12 +1,12 @@
-"""TFRecord files: framing, checksums, every record with its place, every damage with a reason.
+"""Reads and writes TFRecord files without TensorFlow, and names each damage with its place.
 
-Framing (https://www.tensorflow.org/tutorials/load_data/tfrecord): length (uint64, little
-endian), masked CRC32C of the length, payload, masked CRC32C of the payload. TensorFlow, which
-takes seconds to import, is not needed to read or write it.
+A record is its length (uint64, little endian), the masked CRC32C of the length, the payload and the
+masked CRC32C of the payload (https://www.tensorflow.org/tutorials/load_data/tfrecord).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import re
@@ -27,21 +27,20 @@ FOOTER_BYTES = 4
 # A protobuf message ends at 2 GiB, so no length above it was written on purpose.
 MAX_RECORD_BYTES = 2**31 - 1
 
-# Asked for at once: a length may lie where the size of the file is not known.
+# A damaged length may ask for 2 GiB, so no single read asks for more than this.
 _MAX_READ_BYTES = 16 << 20
-_NOTHING = "the file ends before it"
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 _HEADER = struct.Struct("<QI")
 
 
 class Record(NamedTuple):
-    """One record as it stands in a file.
+    """A record and its place in a file.
 
     Attributes:
-        number: Of the record within the file, from 0.
-        offset_bytes: Where its header starts.
-        payload: The record itself.
+        number: The number of the record in the file, from 0.
+        offset_bytes: The offset of the record's header.
+        payload: The bytes of the record, without framing.
     """
 
     number: int
@@ -50,39 +49,33 @@ class Record(NamedTuple):
 
     @property
     def next_offset_bytes(self) -> int:
-        """Where the next record starts."""
+        """The offset of the next record's header."""
         return self.offset_bytes + HEADER_BYTES + len(self.payload) + FOOTER_BYTES
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class RecordError(Exception):
-    """A record that is not what was written.
+    """A damaged record.
 
     Attributes:
         path: The file.
-        number: Of the record within the file, from 0.
-        offset_bytes: Where its header starts.
-        reason: What was found, without a full stop.
-        next_offset_bytes: Where the next record starts; None where nobody can tell: then the
-            rest of the file is lost.
-        payload: The bytes whose checksum is wrong; None where there are none.
+        number: The number of the record in the file, from 0.
+        offset_bytes: The offset of the record's header.
+        reason: The damage, without a full stop.
+        next_offset_bytes: The offset of the next record; None if unknown: the rest is lost.
+        payload: The bytes with the wrong checksum; None if they could not be read.
     """
 
-    def __init__(
-        self,
-        path: str,
-        number: int,
-        offset_bytes: int,
-        reason: str,
-        next_offset_bytes: int | None = None,
-        payload: bytes | None = None,
-    ):
-        super().__init__(path, number, offset_bytes, reason, next_offset_bytes, payload)
-        self.path = path
-        self.number = number
-        self.offset_bytes = offset_bytes
-        self.reason = reason
-        self.next_offset_bytes = next_offset_bytes
-        self.payload = payload
+    path: str
+    number: int
+    offset_bytes: int
+    reason: str
+    next_offset_bytes: int | None = None
+    payload: bytes | None = None
+
+    def __post_init__(self) -> None:
+        # pickle makes an exception again from its `args`.
+        super().__init__(*(getattr(self, field.name) for field in dataclasses.fields(self)))
 
     def __str__(self) -> str:
         return f"{self.path}, record {self.number} at byte {self.offset_bytes}: {self.reason}."
@@ -92,10 +85,10 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
     """Yields the records of a file, in order.
 
     Args:
-        path: A local path, or one of a store (`gs://`, `s3://`, …).
+        path: A local path or a URI of a store (`gs://`, `s3://`, …).
 
     Raises:
-        RecordError: At the first wrong checksum, absurd length or truncated tail.
+        RecordError: A record is damaged or truncated.
         OSError: The file cannot be opened or read.
     """
     for record in scan_file(storage.place("path", path)):
@@ -105,11 +98,7 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
 
 
 def scan_file(path: str, num_bytes: int | None = None) -> Iterator[Record | RecordError]:
-    """Yields the records of a file and, in their place, what is wrong with them.
-
-    Args:
-        path: A local path, or one of a store (`gs://`, `s3://`, …).
-        num_bytes: The size that the file should have: bytes behind these are not read.
+    """Yields the records in the first `num_bytes` of a file, with a `RecordError` for each damage.
 
     Raises:
         OSError: The file cannot be opened or read.
@@ -123,15 +112,10 @@ def scan_file(path: str, num_bytes: int | None = None) -> Iterator[Record | Reco
 def scan_records(
     stream: IO[bytes], path: str, size_bytes: int | None = None
 ) -> Iterator[Record | RecordError]:
-    """Yields the records of a stream and, in their place, what is wrong with them.
+    """Yields the records of a stream, with a `RecordError` in place of each damaged record.
 
-    After a wrong payload checksum the next record is still known and comes next; after a
-    wrong header or a truncated tail nothing does.
-
-    Args:
-        stream: The bytes as stored, buffered.
-        path: Name of the file in errors.
-        size_bytes: Size of the file if known; a record that goes past it is not read at all.
+    A damaged header or a truncated record is the last item, since the next record cannot be found.
+    `path` names the file in errors. A record that would exceed `size_bytes` is not read.
     """
     number, offset = 0, 0
     while offset != size_bytes and (header := _read(stream, HEADER_BYTES)):
@@ -155,31 +139,25 @@ def scan_records(
 
 
 def read_record(path: str, number: int, begin: int, end: int) -> Record:
-    """One record of a file, by one read of its bytes alone.
-
-    Args:
-        path: A local path, or one of a store.
-        number: Of the record within the file.
-        begin, end: Where its header starts, and where the next one would.
+    """Returns the record between two offsets of a file, and reads only these bytes.
 
     Raises:
-        RecordError: It is damaged.
+        RecordError: The record is damaged.
         OSError: The file cannot be read.
     """
     data = storage.read_range(path, begin, end)
     found = next(scan_records(io.BytesIO(data), path), None)
     if found is None or isinstance(found, RecordError):
-        raise RecordError(path, number, begin, found.reason if found else _NOTHING)
+        reason = found.reason if found else "the file ends before it"
+        raise RecordError(path, number, begin, reason)
     return found._replace(number=number, offset_bytes=begin)
 
 
 def split_records(data: bytes) -> list[bytes] | None:
-    """The payloads of whole records, one behind the other; None where anything is wrong.
-
-    `scan_records` in a third of the time: the trainer reads all of its records by it.
-    """
+    """Returns the payloads of consecutive records; None if any record is damaged."""
+    # The trainer reads all its records here, in a third of the time that `scan_records` takes.
     payloads, at, end = [], 0, len(data)
-    view = memoryview(data)
+    view = memoryview(data)  # A slice of a view copies nothing.
     while at < end:
         if end - at < HEADER_BYTES + FOOTER_BYTES or not is_header(data[at : at + HEADER_BYTES]):
             return None
@@ -194,34 +172,26 @@ def split_records(data: bytes) -> list[bytes] | None:
 
 
 def write_records(path: str | os.PathLike[str], payloads: Iterable[bytes]) -> int:
-    """Writes a local file of records, which appears whole or not at all.
-
-    Args:
-        path: Local.
-        payloads: The records.
-
-    Returns:
-        The size of the file in bytes.
-    """
+    """Writes a local file of records, whole or not at all, and returns its size in bytes."""
     with storage.open_write(storage.place("path", path)) as stored:
         stored.writelines(map(frame_record, payloads))
         return stored.tell()
 
 
 def frame_record(payload: bytes) -> bytes:
-    """One record with its header and footer."""
+    """Returns a record with its header and footer."""
     length = _LENGTH.pack(len(payload))
     header = length + _CRC.pack(_masked_crc32c(length))
     return header + payload + _CRC.pack(_masked_crc32c(payload))
 
 
 def is_header(head: bytes) -> bool:
-    """Whether these 12 bytes are the header of a record, by its checksum."""
+    """Returns whether 12 bytes are the header of a record: a length with its checksum."""
     return len(head) == HEADER_BYTES and _masked_crc32c(head[:8]) == _HEADER.unpack(head)[1]
 
 
 def _read(stream: IO[bytes], count: int) -> bytes:
-    """`count` bytes, fewer only at the end: a remote stream may give less per call."""
+    # A remote stream may return fewer bytes per call than asked for, even before its end.
     data = stream.read(min(count, _MAX_READ_BYTES))
     while len(data) < count and (more := stream.read(min(count - len(data), _MAX_READ_BYTES))):
         data += more
@@ -229,7 +199,7 @@ def _read(stream: IO[bytes], count: int) -> bytes:
 
 
 def _check_header(header: bytes, offset: int, size_bytes: int | None) -> tuple[str, int]:
-    """What is wrong with a header, empty if nothing is, and the length of its payload."""
+    """Returns the damage of a header, "" for none, and the length of the payload."""
     if len(header) < HEADER_BYTES:
         return f"the file ends inside the header ({len(header)} of {HEADER_BYTES} bytes)", 0
     length, crc = _HEADER.unpack(header)

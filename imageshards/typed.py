@@ -1,7 +1,7 @@
-"""JSON files and parsed objects become typed values in one step, or are refused in a phrase.
+"""Decodes and checks JSON files and parsed objects in one step.
 
-A file may come from anybody. What reads one declares a `msgspec.Struct`, with names, types and
-bounds; keys that the struct does not name are allowed.
+A file may come from a stranger, so its reader declares a `msgspec.Struct` with names, types and
+bounds. The file may have more keys than the struct.
 
     >>> class Shard(msgspec.Struct, frozen=True):
     ...     file: str
@@ -28,35 +28,32 @@ _LOCK = threading.Lock()
 _DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 Whole = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-"""A number of things: 0 or more, and no more than other programs can read."""
+"""A count: 0 or more, in the signed 64 bits that other programs can read."""
 
 
 def decode(data: bytes | str, kind: type[_T]) -> _T:
-    """Returns the value of a type that a JSON text holds.
+    """Returns the content of a JSON text as a value of a type.
 
     Raises:
-        ValueError: The text is no JSON, holds what no file can hold, or another type; as a phrase.
+        ValueError: The text is not JSON or its content is not of the type; the message is a phrase.
     """
     said = data.encode() if isinstance(data, str) else data.removeprefix(codecs.BOM_UTF8)
     return _checked(lambda: _decoder_of(kind).decode(said))
 
 
 def convert(value: Any, kind: type[_T]) -> _T:
-    """Returns a parsed object, such as `json.loads` gives, as a value of a type.
+    """Returns a parsed object, like a result of `json.loads`, as a value of a type.
 
     Raises:
-        ValueError: The object is of another type; as a phrase.
+        ValueError: The object is not of the type; the message is a phrase.
     """
     _decoder_of(kind)
     return _checked(lambda: msgspec.convert(value, kind))
 
 
 def _decoder_of(kind: type[_T]) -> msgspec.json.Decoder[_T]:
-    """Returns the decoder of a type, made by one thread at a time.
-
-    msgspec 0.22 looks at a struct when the struct is first decoded, and crashes the process where
-    two threads do so at once.
-    """
+    # msgspec 0.22 inspects a struct when its decoder is made, and crashes the process if two
+    # threads do so at the same time.
     with _LOCK:
         if kind not in _DECODERS:
             _DECODERS[kind] = msgspec.json.Decoder(kind)
@@ -69,6 +66,7 @@ def _checked(make: Callable[[], _T]) -> _T:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except msgspec.ValidationError as e:
+        # msgspec says "Expected `int`, got `bool` - at `$.shards[0]`".
         what, _, place = str(e).partition(" - at ")
         where = place.replace("`", "").replace("$.", "").replace("$", "")
         found = what[:1].lower() + what[1:]

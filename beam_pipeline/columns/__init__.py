@@ -1,5 +1,5 @@
 """Labels and extra columns, through tensorflow-transform: vocabulary, features, exported graph.
 
-`export` writes and reads what is exported and loads neither Beam nor TensorFlow; `analyzers`,
-`arrow` and `preprocessing` are what `transforms` runs.
+`transforms` wires the steps, whose parts are in `analyzers`, `arrow` and `preprocessing`. `export`
+writes and reads the exported files, and imports neither Beam nor TensorFlow.
 """

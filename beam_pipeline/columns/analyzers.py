@@ -1,8 +1,8 @@
-"""TFT analyzers of which TFT's own would not do: the order of classes, and exact statistics.
+"""Analyses columns for tensorflow-transform (TFT): the order of classes, and exact statistics.
 
-The mean and variance of TFT itself add floats in the order they arrive: with another number of
-workers the last bit differs, and with it the bytes of the shards. Here the accumulators are exact
-integers, and there is one rounding, at the end. Nothing here imports TensorFlow.
+TFT's own mean and variance add floats in the order of their arrival. With another number of workers
+the last bit would differ, and so would the bytes of the shards. The analyzers here add exact
+integers and round once, at the end. This module does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from imageshards import storage
 # Every float32, denormals included, is a multiple of 2**-149.
 _UNIT_EXPONENT = 149
 
-# How many values there are, their sum in units of 2**-149, and that of their squares, in 2**-298.
+# Number of values, their sum in units of 2**-149, and the sum of their squares in units of 2**-298.
 Sums = tuple[int, int, int]
 
 
 class ZScoreFn(beam.CombineFn):
     """Batches of float32 → float64 `[mean, standard deviation]` of the population.
 
-    NaN is a missing value and counts nowhere; infinities are not allowed. Where all values are
-    equal, or there are none, the deviation is 1, so that scaling gives 0.
+    NaN is a missing value and is not counted; infinities are not allowed. If all values are equal,
+    or there are none, the deviation is 1, so that scaled values are 0.
     """
 
     def create_accumulator(self) -> Sums:
         return (0, 0, 0)
 
     def add_input(self, accumulator: Sums, element: np.ndarray) -> Sums:
-        # A float64 holds every such multiple, and an int of Python's every sum of them.
+        # A float64 stores every multiple of 2**-149 exactly, and a Python int every sum of them.
         present = element[~np.isnan(element)]
         scaled = present.astype(np.float64) * 2.0**_UNIT_EXPONENT
         units = [int(value) for value in scaled.tolist()]
@@ -57,13 +57,13 @@ class ZScoreFn(beam.CombineFn):
 
 
 class MeanAndDeviation(beam.PTransform):
-    """TFT analyzer: tuples of one float32 array → one float64 array, that of `ZScoreFn`."""
+    """TFT analyzer: tuples of one float32 array → one float64 array, as `ZScoreFn` returns it."""
 
     def expand(self, tensors: beam.PCollection[tuple[np.ndarray]]) -> beam.PCollection[np.ndarray]:
         return (
             tensors
-            | "Values" >> beam.Map(lambda arrays: arrays[0])
-            | "Combine" >> beam.CombineGlobally(ZScoreFn())
+            | "Values" >> beam.Map(lambda arrays: arrays[0])  # float32 array of a batch
+            | "Combine" >> beam.CombineGlobally(ZScoreFn())  # [mean, deviation]
         )
 
 
@@ -80,13 +80,13 @@ class LabelVocabulary(beam.PTransform):
         return (
             tensors
             | "Labels" >> beam.FlatMap(lambda arrays: map(bytes.decode, set(arrays[0].tolist())))
-            | "Union" >> beam.CombineGlobally(beam.combiners.ToSetCombineFn())
-            | "WriteVocabulary" >> beam.Map(write, self._order, self._directory)
+            | "Union" >> beam.CombineGlobally(beam.combiners.ToSetCombineFn())  # one set of str
+            | "WriteVocabulary" >> beam.Map(write, self._order, self._directory)  # path
         )
 
 
 def write_vocabulary(labels: set[str], order: ClassOrder, directory: str) -> np.ndarray:
-    """Writes one class name per line to `directory/label` and returns its path."""
+    """Writes a file with one class name per line to `directory`; returns the path."""
     path = storage.join(directory, LABEL_VOCABULARY)
     storage.write(path, vocabulary_text(order.names(labels)))
     return np.array(path)

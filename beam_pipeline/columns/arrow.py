@@ -1,4 +1,4 @@
-"""Converts references to Arrow record batches, which TFT reads, and its results back."""
+"""Converts references to the Arrow record batches that TFT reads, and TFT's results back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.errors import Arg, UserError
 from imageshards.text import shortened
 
-# Column with the pickled reference, which TFT passes through; a reserved feature name.
+# Column with the pickled reference, which TFT passes through. No feature may have this name.
 REF_COLUMN = "__image_ref__"
 
 _ARROW_TYPES = {"int": pa.int64(), "float": pa.float32(), "string": pa.binary()}
@@ -24,22 +24,20 @@ _CONVERSION_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError)
 
 
 def arrow_schema(columns: Sequence[ColumnSpec]) -> pa.Schema:
-    """The schema of a record batch: lists of every column, and of the reference."""
+    """Returns the schema of a record batch: a list for each column, and one for the reference."""
     fields = [pa.field(spec.name, pa.list_(_ARROW_TYPES[spec.kind])) for spec in columns]
     return pa.schema([*fields, pa.field(REF_COLUMN, pa.list_(pa.binary()))])
 
 
 def to_record_batches(batch: RefBatch, columns: Sequence[ColumnSpec]) -> Iterator[pa.RecordBatch]:
-    """`RefBatch` → one `pa.RecordBatch` with one row per reference, in order; none if it is empty.
+    """Yields one `pa.RecordBatch` with a row for each reference, in order; none for no reference.
 
-    The column `LABEL_TEXT` holds the label, others are extra columns.
-
-    A missing scalar or vector is an error, a missing variable-length value becomes []. NaN and
-    infinities are kept in unscaled columns. In scaled columns infinities are an error, and NaN,
-    a missing value, is an error in lists.
+    The column `LABEL_TEXT` stores the label, and each other column is an extra column. A missing
+    list of variable length becomes []; any other missing value is an error. Unscaled columns may
+    have NaN and infinities. Scaled columns may have no infinities, and no NaN in lists.
 
     Raises:
-        UserError: A value is missing or of another type or length; names key and column.
+        UserError: A value is missing, or has a wrong type or length; names the key and column.
     """
     refs = batch.refs
     if not refs:
@@ -51,7 +49,7 @@ def to_record_batches(batch: RefBatch, columns: Sequence[ColumnSpec]) -> Iterato
 
 
 def to_ref_batch(transformed: tuple[pa.RecordBatch, Any]) -> RefBatch:
-    """Transformed rows → references whose `columns` are the features of the record."""
+    """Turns transformed rows into references whose `columns` are the features of the record."""
     record_batch, _ = transformed
     rows: dict[str, list[list[Any]]] = {}
     for name, array in zip(record_batch.schema.names, record_batch.columns, strict=True):
@@ -67,12 +65,11 @@ def to_ref_batch(transformed: tuple[pa.RecordBatch, Any]) -> RefBatch:
 
 
 def _one_value_lists(values: pa.Array) -> pa.Array:
-    """Each value as a list of one."""
     return pa.ListArray.from_arrays(np.arange(len(values) + 1, dtype=np.int32), values)
 
 
 def _flatten_rows(array: pa.Array) -> pa.Array:
-    """One flat list of values per row, whatever the inner shape."""
+    # A record stores a flat list for each feature, so inner dimensions are joined.
     while pa.types.is_nested(array.type.value_type):
         inner = array.values
         array = type(array).from_arrays(inner.offsets.take(array.offsets), inner.values)
@@ -86,6 +83,7 @@ def _column_array(refs: Sequence[ImageRef], spec: ColumnSpec) -> pa.Array:
     try:
         return _rows_array(rows, spec)
     except _CONVERSION_ERRORS as e:
+        # Arrow does not say which row is wrong, so the rows are tried one by one.
         for ref, row in zip(refs, rows, strict=True):
             try:
                 _rows_array([row], spec)
@@ -95,7 +93,7 @@ def _column_array(refs: Sequence[ImageRef], spec: ColumnSpec) -> pa.Array:
 
 
 def _rows_array(rows: Sequence[Any], spec: ColumnSpec) -> pa.Array:
-    """The rows as an Arrow array; raises a `_CONVERSION_ERRORS` if one does not fit `spec`."""
+    """Returns an Arrow array; raises one of `_CONVERSION_ERRORS` if a row does not fit `spec`."""
     if spec.shape == ():
         return _one_value_lists(_values_array(rows, spec))
     lists = [() if row is None and spec.shape is None else row for row in rows]
@@ -115,7 +113,7 @@ def _values_array(values: Sequence[Any], spec: ColumnSpec) -> pa.Array:
     elif spec.kind == "float":  # from_pandas=True would read NaN as missing
         array = pa.array(values, pa.float64(), from_pandas=False)
     else:
-        # Converted to int64 at once, 1.5 would become 1: let Arrow infer the type first.
+        # A conversion to int64 would turn 1.5 into 1, so Arrow infers the type first.
         seen = pa.array(values)
         if len(seen) and not pa.types.is_signed_integer(seen.type):
             raise TypeError(f"{seen.type} is not int64")
@@ -136,14 +134,14 @@ def _values_array(values: Sequence[Any], spec: ColumnSpec) -> pa.Array:
 
 
 def _wrong_value(ref: ImageRef, row: Any, spec: ColumnSpec) -> UserError:
-    one = _EXPECTED[spec.kind]
+    expected = _EXPECTED[spec.kind]
     if spec.scale != "none":
-        one += ", not infinite" if spec.shape == () else ", not NaN or infinite"
+        expected += ", not infinite" if spec.shape == () else ", not NaN or infinite"
     if spec.shape != ():
-        one = f"a list{f' of {spec.shape[0]}' if spec.shape else ''}, each value {one}"
+        expected = f"a list{f' of {spec.shape[0]}' if spec.shape else ''}, each value {expected}"
     received = "no value" if row is None else shortened(repr(row), 80)
     return UserError(
         f"column {spec.name!r} of {ref.key!r} received {received}",
-        expected=one,
+        expected=expected,
         remedy="fix the row or leave the column out of " + Arg("columns"),
     )

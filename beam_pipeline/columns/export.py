@@ -1,10 +1,9 @@
-"""The exported transform of a dataset, in tensorflow-transform's layout: written and read.
+"""Writes and reads the exported transform of a dataset, in tensorflow-transform's layout.
 
-With labels alone there is nothing to analyse, and the graph that tensorflow-transform traces is the
-same for every dataset: it looks labels up in a vocabulary file beside it. So that graph is part of
-this package (`label_graph/`, or `labels_graph/` for several labels an image;
-`scripts/trace_label_graph.py` makes them), and an export is a copy with another vocabulary. No
-process imports TensorFlow for it, which would take seconds of each build.
+Without extra columns, tensorflow-transform would trace the same graph for every dataset: the graph
+looks labels up in a vocabulary file. So this package has a copy of that graph (`label_graph/`, or
+`labels_graph/` for several labels an image), made by `scripts/trace_label_graph.py`. An export is a
+copy with another vocabulary, and no build waits seconds for the import of TensorFlow.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from imageshards.example import Dtype
 from imageshards.manifest import NONE, ONE, SEVERAL, FeatureSpec
 
 LABEL_TEXT = "image/class/text"
-# How many labels an image has → what is fed, and the feature that it becomes.
+# How many labels an image has → the columns that are fed, and the feature with the class ids.
 LABEL_COLUMNS = {
     ONE: (ColumnSpec(LABEL_TEXT, "string"),),
     NONE: (),
@@ -36,24 +35,25 @@ _HERE = pathlib.Path(__file__).parent
 LABEL_GRAPHS = {ONE: _HERE / "label_graph", SEVERAL: _HERE / "labels_graph"}
 _VOCABULARY_PATH = f"{TRANSFORM_FN_DIR}/assets/{LABEL_VOCABULARY}"
 _SCHEMA_PATH = f"{TRANSFORMED_METADATA_DIR}/schema.pbtxt"
-# One that is not the label's.
+# Matches a feature that is not the label.
 _EXTRA_FEATURE = re.compile(r"^feature \{\s*name: (?!\"image/class/labels?\")", re.MULTILINE)
-# The largest id in the label's part of a schema.
+# Matches the largest class id in the label's part of a schema.
 _LABEL_MAX = re.compile(rb"(name: \"image/class/labels?\"[^}]*?max: )\d+\n")
 
 
 def export_labels(
     names: Sequence[str], transform_dir: str, exported: str = "", label: str = ONE
 ) -> str:
-    """Exports a transform from class name to label; returns `transform_dir`.
+    """Exports a transform from class names to class ids; returns `transform_dir`.
 
-    It may be done again: the same names give the same files.
+    A repeated call with the same names writes the same files.
 
     Args:
-        exported: Folder of a transform with other classes, whose extra columns stay as they are;
-            "" for the one of this package, with labels alone.
-        label: How many labels an image has. Without labels there is nothing in the transform but
-            such columns.
+        names: Class names, in the order of their ids.
+        transform_dir: Folder to write.
+        exported: Folder of an exported transform whose extra columns are kept; "" for the graph of
+            this package, which has labels alone.
+        label: How many labels an image has. A transform without labels has only extra columns.
     """
     folder = exported or str(LABEL_GRAPHS.get(label, ""))
     if folder:
@@ -69,25 +69,25 @@ def export_labels(
 
 
 def vocabulary_text(names: Sequence[str]) -> str:
-    """The vocabulary file: a name per line, by label."""
+    """Returns the vocabulary file: a class name on each line, in the order of the ids."""
     return "".join(f"{name}\n" for name in names)
 
 
 def exported_classes(transform_dir: str) -> list[str]:
-    """Names by label, as exported. Read without TensorFlow."""
+    """Reads the exported class names, in the order of their ids, without TensorFlow."""
     text = storage.read(storage.join(transform_dir, _VOCABULARY_PATH)).decode()
     return text.split("\n")[:-1]
 
 
 def exported_features(transform_dir: str) -> dict[str, FeatureSpec]:
-    """Returns the exported features besides the label, as in the manifest; without TensorFlow."""
+    """Reads the exported features without the label, as in the manifest, without TensorFlow."""
     try:
         text = storage.read(storage.join(transform_dir, _SCHEMA_PATH)).decode()
-    except FileNotFoundError:  # without labels and columns
+    except FileNotFoundError:  # a dataset without labels and columns exports nothing
         text = ""
     if not _EXTRA_FEATURE.search(text):
         return {}
-    # It comes with tensorflow-transform, which a build without extra columns does not need.
+    # These packages come with tensorflow-transform, which a build without extra columns lacks.
     from google.protobuf import text_format
     from tensorflow_metadata.proto.v0 import schema_pb2
 

@@ -1,6 +1,6 @@
-"""The function TFT traces: from raw columns to the features of a record.
+"""Defines the function that TFT traces: from raw columns to the features of a record.
 
-TensorFlow is imported on the first call, in the process that traces.
+Functions import TensorFlow when they run, so that only the process that traces imports it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 from beam_pipeline.columns.analyzers import LabelVocabulary, MeanAndDeviation
 from beam_pipeline.columns.arrow import REF_COLUMN
 from beam_pipeline.columns.export import LABEL_IDS, LABEL_TEXT, LABEL_VOCABULARY, RAW_METADATA_DIR
-from beam_pipeline.options import ColumnSpec
+from beam_pipeline.option_texts import ColumnSpec, invalid
 from beam_pipeline.planning.classes import ClassOrder
 from imageshards.commands.command_line import quiet_stderr, search_here
-from imageshards.errors import Arg, UserError
+from imageshards.errors import Arg, UserError, install_advice
 from imageshards.manifest import NONE, RECORD_NAMES
 
 RESERVED_FEATURES = RECORD_NAMES | {REF_COLUMN}
@@ -31,23 +31,20 @@ _RECORD_DTYPES = ("int64", "float32", "string")
 
 
 def check_installed() -> None:
-    """Checks that there is tensorflow-transform, without importing it.
-
-    Raises:
-        UserError: It is not installed.
-    """
+    """Raises `UserError` if tensorflow-transform is not installed; does not import the package."""
     if importlib.util.find_spec("tensorflow_transform") is None:
         raise UserError(
             "extra columns and "
             + Arg("transform_module")
             + " need tensorflow-transform, which is not installed",
-            remedy="pip install 'imageshards[columns]', or leave the columns of an image table "
-            "out by " + Arg("columns", ""),
+            remedy=install_advice("columns")
+            + ", or leave out the columns of an image table by "
+            + Arg("columns", ""),
         )
 
 
 def import_tensorflow_transform() -> None:
-    """Imports TensorFlow and tensorflow-transform without their start-up lines."""
+    """Imports TensorFlow and tensorflow-transform without the lines that they print."""
     if "tensorflow_transform" not in sys.modules:
         from beam_pipeline.columns import tensorflow_settings  # noqa: F401  # in the environment
 
@@ -56,22 +53,20 @@ def import_tensorflow_transform() -> None:
 
 
 def raw_feature_spec(columns: Sequence[ColumnSpec]) -> dict[str, Any]:
-    """`tf.io` feature spec of what serving feeds: the columns, as they are read."""
+    """Returns the `tf.io` feature spec of the raw columns, which serving feeds to the graph."""
     import tensorflow as tf
 
     dtypes = {"int": tf.int64, "float": tf.float32, "string": tf.string}
-    spec: dict[str, Any] = {}
-    for column in columns:
-        dtype = dtypes[column.kind]
-        if column.shape is None:
-            spec[column.name] = tf.io.VarLenFeature(dtype)
-        else:
-            spec[column.name] = tf.io.FixedLenFeature(column.shape, dtype)
-    return spec
+    return {
+        column.name: tf.io.VarLenFeature(dtypes[column.kind])
+        if column.shape is None
+        else tf.io.FixedLenFeature(column.shape, dtypes[column.kind])
+        for column in columns
+    }
 
 
 def write_raw_metadata(feature_spec: dict[str, Any], transform_dir: str) -> None:
-    """Writes what the exported graph is fed, as `TFTransformOutput.raw_metadata` reads it."""
+    """Writes the spec of the raw columns to the file of `TFTransformOutput.raw_metadata`."""
     import tensorflow_transform as tft
     from tensorflow_transform.tf_metadata import metadata_io
 
@@ -80,7 +75,7 @@ def write_raw_metadata(feature_spec: dict[str, Any], transform_dir: str) -> None
 
 
 def label_id(text: Any, vocabulary: Any) -> Any:
-    """Tensor of class ids, int64, dense or sparse; -1 for a label outside the vocabulary file."""
+    """Returns a tensor of class ids, int64, dense or sparse; -1 for an unknown label."""
     import tensorflow_transform as tft
 
     tft.annotate_asset(LABEL_VOCABULARY, LABEL_VOCABULARY)
@@ -88,16 +83,16 @@ def label_id(text: Any, vocabulary: Any) -> Any:
 
 
 class TransformModule(importlib.abc.InspectLoader):
-    """A user's `preprocessing_fn`, TFX convention, loaded once per process.
+    """Module of a user with a `preprocessing_fn`, as in TFX, loaded once per process.
 
-    The source of a file travels with the object, so workers need not see the path; a
-    dotted module must be importable where the pipeline runs.
+    Workers need no file: this object carries the source. A dotted module must be importable on
+    every worker.
 
     Args:
         name: Path of a `.py` file, or a dotted module name.
 
     Raises:
-        UserError: No such module, it fails to load, or has no `preprocessing_fn`.
+        UserError: The module is missing, fails to load, or has no `preprocessing_fn`.
     """
 
     def __init__(self, name: str):
@@ -112,7 +107,7 @@ class TransformModule(importlib.abc.InspectLoader):
         self.load()
 
     def load(self) -> Callable[[dict[str, Any]], dict[str, Any]]:
-        """The module's `preprocessing_fn`."""
+        """Returns the module's `preprocessing_fn`."""
         try:
             module = self._module()
         except (Exception, SystemExit) as e:
@@ -123,17 +118,14 @@ class TransformModule(importlib.abc.InspectLoader):
         return function
 
     def _unusable(self, problem: str) -> UserError:
-        return UserError(
-            argument="transform_module",
-            received=f"{self.name!r}, which {problem}",
-            expected="a Python file or module with a function preprocessing_fn(inputs)",
-        )
+        expected = "a Python file or module with a function preprocessing_fn(inputs)"
+        return invalid("transform_module", f"{self.name!r}, which {problem}", expected)
 
     def _module(self) -> types.ModuleType:
         if self.source is None:
             search_here(self.name)
             return importlib.import_module(self.name)
-        # One name per content: dataclasses and pickles of the module find it there.
+        # Dataclasses and pickles look the module up by name, so each content has its own name.
         name = f"transform_module_{hashlib.sha256(self.source.encode()).hexdigest()[:16]}"
         if name in sys.modules:
             return sys.modules[name]
@@ -147,7 +139,7 @@ class TransformModule(importlib.abc.InspectLoader):
             raise
         return module
 
-    # What `exec_module` calls.
+    # `exec_module` of `InspectLoader` calls these two methods.
 
     def get_source(self, fullname: str) -> str | None:
         return self.source
@@ -158,9 +150,10 @@ class TransformModule(importlib.abc.InspectLoader):
 
 @dataclasses.dataclass(frozen=True)
 class Preprocess:
-    """`preprocessing_fn` of a build: label id, and the extra features.
+    """The `preprocessing_fn` of a build, which returns class ids and extra features.
 
-    A user's module replaces the default ones. The analysis puts its vocabulary into a folder.
+    Outputs of a user's module replace the extra features. The analysis writes its vocabulary to
+    `vocabulary_dir`.
     """
 
     columns: tuple[ColumnSpec, ...]
@@ -185,7 +178,7 @@ class Preprocess:
         import tensorflow_transform as tft
 
         (path,) = tft.experimental.ptransform_analyzer(
-            inputs=[getattr(text, "values", text)],  # of a sparse tensor
+            inputs=[getattr(text, "values", text)],  # only a sparse tensor has `values`
             ptransform=LabelVocabulary(self.order, self.vocabulary_dir),
             output_dtypes=[tf.string],
             output_shapes=[[]],
@@ -198,17 +191,13 @@ class Preprocess:
         try:
             outputs = function(inputs)
         except Exception as e:
-            raise UserError(
-                argument="transform_module",
-                received=f"{module.name!r}, whose preprocessing_fn raised {_cause(e)}",
-                remedy="fix the function",
-            ) from e
+            did = f"raised {_cause(e)}"
+            raise _bad_function(module.name, did, remedy="fix the function") from e
         if not isinstance(outputs, Mapping):
-            raise UserError(
-                argument="transform_module",
-                received=f"{module.name!r}, whose preprocessing_fn returned a "
-                f"{type(outputs).__name__}",
-                expected="a dict from feature names to tensors",
+            raise _bad_function(
+                module.name,
+                f"returned a {type(outputs).__name__}",
+                "a dict from feature names to tensors",
             )
         return {
             name: _checked_output(name, tensor, module.name) for name, tensor in outputs.items()
@@ -216,9 +205,9 @@ class Preprocess:
 
 
 def _default_feature(tensor: Any, spec: ColumnSpec) -> Any:
-    """The column as it is, or scaled over all its values: `(x - offset) / divisor`.
+    """Returns the column, scaled over all values if `spec` asks for it: `(x - offset) / divisor`.
 
-    A missing value, NaN, stays NaN and does not count among the values.
+    A missing value, NaN, stays NaN and is not counted.
     """
     import tensorflow as tf
 
@@ -236,9 +225,9 @@ def _scaled(values: Any, scale: str) -> Any:
     if scale == "minmax":
         present = tf.boolean_mask(values, tf.logical_not(tf.math.is_nan(values)))
         low, high = (tf.cast(find(present), tf.float64) for find in (tft.min, tft.max))
-        # The least of 0.0 and -0.0 is the one that came first; of no values it is infinite.
+        # The minimum of 0.0 and -0.0 depends on their order, and that of no values is infinite.
         offset = tf.where((low == 0) | (low > high), tf.zeros_like(low), low)
-        # Where all values are equal, or there are none: scaled by 1, to 0.
+        # If all values are equal, or there are none, the divisor is 1 and scaled values are 0.
         divisor = tf.where(high > low, high - low, tf.ones_like(low))
     else:
         (statistics,) = tft.experimental.ptransform_analyzer(
@@ -248,7 +237,7 @@ def _scaled(values: Any, scale: str) -> Any:
             output_shapes=[[2]],
         )
         offset, divisor = statistics[0], statistics[1]
-    # In float64, so that the float32 result is the correctly rounded one.
+    # Float64 arithmetic makes the float32 result the correctly rounded one.
     return tf.cast((tf.cast(values, tf.float64) - offset) / divisor, tf.float32)
 
 
@@ -256,11 +245,7 @@ def _checked_output(name: Any, tensor: Any, module: str) -> Any:
     import tensorflow as tf
 
     def refuse(problem: str, expected: str) -> UserError:
-        return UserError(
-            argument="transform_module",
-            received=f"{module!r}, whose preprocessing_fn returned {name!r} {problem}",
-            expected=expected,
-        )
+        return _bad_function(module, f"returned {name!r} {problem}", expected)
 
     if not isinstance(name, str) or not name or name in RESERVED_FEATURES:
         raise refuse("as a feature, a name every record already has", "another name")
@@ -277,6 +262,11 @@ def _checked_output(name: Any, tensor: Any, module: str) -> Any:
     elif not shape.rank or not shape[1:].is_fully_defined():
         raise refuse(f"with shape {shape}", "[batch, ...] with known inner sizes")
     return tensor
+
+
+def _bad_function(module: str, did: str, expected: str = "", remedy: str = "") -> UserError:
+    received = f"{module!r}, whose preprocessing_fn {did}"
+    return invalid("transform_module", received, expected, remedy)
 
 
 def _cause(error: BaseException) -> str:

@@ -1,8 +1,7 @@
-"""What TensorFlow reads once, when it is imported; importing this module sets it.
+"""Sets the environment variables that TensorFlow reads when it is imported.
 
-A Beam worker imports it before any step (`--beam_plugins`): a step of tensorflow-transform
-imports TensorFlow as soon as it is unpickled, without these settings with Keras 3 and matplotlib
-besides.
+A Beam worker imports this module before any step (`--beam_plugins`), because a step of
+tensorflow-transform imports TensorFlow as soon as the step is unpickled.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ import os
 
 SETTINGS = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
-    # A build needs no GPU, and must not take memory of one that is training.
+    # A build needs no GPU, and must not take memory of a GPU on which a model trains.
     "CUDA_VISIBLE_DEVICES": "-1",
-    # TFT sets it anyway, too late to keep TensorFlow from importing Keras 3 as well.
+    # tensorflow-transform sets this too, but after TensorFlow has imported Keras 3 and matplotlib.
     "TF_USE_LEGACY_KERAS": "1",
 }
 

@@ -1,17 +1,17 @@
-"""Labels and extra columns through tensorflow-transform.
+"""Analyses labels and extra columns by tensorflow-transform (TFT), and exports the transform.
 
-What is exported, under `transform_dir`, is TFT's own layout; `tft.TFTransformOutput`
-opens it. Serving needs neither TFT nor this package:
+The exported folder has TFT's own layout, so `tft.TFTransformOutput` opens it. Serving needs neither
+TFT nor this package:
 
     transform = tf.saved_model.load("OUT/transform/transform_fn").transform_fn
     transform({"image/class/text": tf.constant(["cat"]), "weight": tf.constant([1.5])})
 
-The one argument is a dict of batched raw columns, named as in `metadata/schema.pbtxt`:
-dense `[batch]` or `[batch, k]`, a `tf.SparseTensor` for a variable-length column; the
-result is a dict of transformed features. An unknown label becomes -1.
+The argument is a dict of batched raw columns with the names in `metadata/schema.pbtxt`: dense
+`[batch]` or `[batch, k]`, or a `tf.SparseTensor` for a column of variable length. The result is a
+dict of transformed features. An unknown label becomes -1.
 
-TensorFlow takes seconds to import, so it is imported where a graph is traced or run, and not by
-this module. With labels alone that is nowhere: see `export`.
+TensorFlow takes seconds to import, so this module does not import it: only a process that traces or
+runs a graph does. Without extra columns no process does (see `export`).
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ from beam_pipeline.columns.preprocessing import (
     raw_feature_spec,
     write_raw_metadata,
 )
+from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import BuildOptions, ColumnSpec, ShardOptions
 from beam_pipeline.planning.classes import ClassOrder, distinct_labels
 from beam_pipeline.planning.refs import RefBatch
 from imageshards import storage
-from imageshards.errors import Arg, UserError
+from imageshards.errors import Arg
 from imageshards.manifest import ONE, FeatureSpec
 from imageshards.progress import note_activity
 
@@ -48,13 +49,13 @@ TFT_TEMP = "tft_temp"
 
 
 class Analysed(NamedTuple):
-    """What `AnalyseColumns` returns.
+    """Outputs of `AnalyseColumns`.
 
     Attributes:
-        batches: The same references; with extra columns or a transform module their
-            `columns` are record features: name → list of int, float or bytes.
-        features: One dict of the extra features, as the manifest declares them, when the transform
-            is exported.
+        batches: The same references. With extra columns or a transform module, their `columns` are
+            features of the record: name → list of int, float or bytes.
+        features: One dict of the extra features, as in the manifest. The element appears when the
+            transform has been exported.
     """
 
     batches: beam.PCollection[RefBatch]
@@ -62,31 +63,31 @@ class Analysed(NamedTuple):
 
 
 class AnalyseColumns(beam.PTransform):
-    """`RefBatch`es → the same with features for columns; exports the transform that made them.
+    """`RefBatch`es → `RefBatch`es with features in place of raw columns; exports the transform.
 
         source = InputOptions("rows.csv")
         columns = schema_of(source).columns
         analysed = batches | AnalyseColumns("out/transform", columns, options)
         planned = analysed.batches | PlanShards(options, features=analysed.features)
 
-    Without extra columns and module, only the distinct labels are combined, and one
-    element exports the graph: the batches themselves pass untouched, waiting for nothing.
+    Without extra columns and module, Beam combines only the distinct labels, and one element
+    exports the graph. The batches pass unchanged and wait for nothing.
 
     Args:
-        transform_dir: Folder that the transform is exported to.
+        transform_dir: Folder to which the transform is exported.
         columns: Extra columns of the references; `schema_of(source).columns` of an image table.
-        options: Of their `plan` the class order, and the label of the first class.
+        options: Options of the pipeline; `plan` has the order of classes.
         label: How many labels an image has: `one`, `none` or `several`.
         transform_module: A `.py` file or dotted module with `preprocessing_fn(inputs)`.
-        temp_dir: Folder for intermediate graphs, which every worker must see and nobody removes;
+        temp_dir: Folder for intermediate graphs, which every worker must see and which stays;
             default: `transform_dir` with `-temp` behind its name.
-        copied_from: Folder of the exported transform that made the extra columns of records which
-            are copied; exported again, with the labels of this build.
+        copied_from: Folder of the exported transform that made the extra columns of copied
+            records. The transform is exported again, with the labels of this build.
 
     Raises:
         UserError: A column has a reserved name or is declared twice, the module is unusable, or
-            they need tensorflow-transform, which is not installed; while running: a bad label or
-            value, naming the image's key.
+            tensorflow-transform is not installed. While running: a label or value is wrong; names
+            the key of the image.
     """
 
     def __init__(
@@ -121,14 +122,15 @@ class AnalyseColumns(beam.PTransform):
     def expand(self, batches: beam.PCollection[RefBatch]) -> Analysed:
         if self._columns or self._module is not None:
             return self._through_tft(batches)
-        export = StoreConfig.of_pipeline(batches).step(_export)
-        names = self._transform_dir, self._copied_from
+        stores = StoreConfig.of_pipeline(batches)
+        distinct, export = stores.step(distinct_labels), stores.step(_export)
+        folders = self._transform_dir, self._copied_from
         features = (
             batches
-            | "DistinctLabels" >> beam.FlatMap(distinct_labels, self._order.class_names)  # str
+            | "DistinctLabels" >> beam.FlatMap(distinct, self._order.class_names)  # str
             | "Union" >> beam.CombineGlobally(beam.combiners.ToSetCombineFn())  # one set
-            | "ExportLabels" >> beam.Map(export, self._order, *names, self._label)
-        )
+            | "ExportLabels" >> beam.Map(export, self._order, *folders, self._label)
+        )  # {feature: FeatureSpec}
         return Analysed(batches, features)
 
     def _through_tft(self, batches: beam.PCollection[RefBatch]) -> Analysed:
@@ -143,16 +145,20 @@ class AnalyseColumns(beam.PTransform):
             self._module,
             storage.join(self._temp_dir, f"vocabulary-{uuid.uuid4().hex}"),
         )
+        stores = StoreConfig.of_pipeline(batches)
+        check = stores.step(_with_checked_labels)
+        write = stores.step(_then_write_raw_metadata)
         raw = (
             batches
-            | "CheckLabels" >> beam.Map(_with_checked_labels, self._order.class_names)
+            | "CheckLabels" >> beam.Map(check, self._order.class_names)  # RefBatch
             | "ToRecordBatches" >> beam.FlatMap(to_record_batches, columns)  # pa.RecordBatch
         )
-        write = StoreConfig.of_pipeline(batches).step(_then_write_raw_metadata)
         exported = self._transform_dir
-        if not storage.is_local(exported):  # TensorFlow may not know the store
+        # TensorFlow may not know the store, so it writes to a folder that it knows.
+        if not storage.is_local(exported):
             exported = storage.join(self._temp_dir, "exported")
         dataset = (raw, _adapter_config(columns))
+        # TFT keeps no link from its rows to images, so the reference passes through as a column.
         with tft_beam.Context(temp_dir=self._temp_dir, passthrough_keys={REF_COLUMN}):
             transform_fn = dataset | "Analyse" >> tft_beam.AnalyzeDataset(preprocess)
             transformed, _ = (dataset, transform_fn) | "Transform" >> tft_beam.TransformDataset(
@@ -170,16 +176,15 @@ class AnalyseColumns(beam.PTransform):
 def transform_temp_folder(
     options: BuildOptions, columns: Sequence[ColumnSpec], is_local_run: bool, staging: str
 ) -> Iterator[str]:
-    """A folder for tensorflow-transform while it analyses columns; gone afterwards.
+    """Yields a folder for the files that tensorflow-transform writes while columns are analysed.
 
-    TensorFlow on every worker must read and write it, and it knows folders of its machine and gs://.
-    With labels alone nothing is put there.
+    TensorFlow on every worker reads and writes the folder. Without extra columns it stays unused.
 
     Raises:
-        UserError: There is no such folder unless --transform_temp_dir gives one.
+        UserError: The build needs a folder from --transform_temp_dir.
     """
     is_needed = bool(columns) or options.transform_module is not None
-    # Of stores TensorFlow reads gs:// alone, and its client does not know of emulators.
+    # gs:// is the only store that TensorFlow reads, and its client ignores emulators.
     is_read = staging.startswith("gs://") and not os.environ.get("STORAGE_EMULATOR_HOST")
     if options.transform_temp_dir is not None:
         folder = storage.join(options.transform_temp_dir, f"imageshards-{uuid.uuid4().hex[:8]}")
@@ -193,11 +198,11 @@ def transform_temp_folder(
     elif not is_needed or is_read or storage.is_local(staging):
         yield storage.join(staging, TFT_TEMP)
     else:
-        raise UserError(
-            argument="output",
-            received=f"{options.output!r}, in a store that TensorFlow does not read",
-            expected="a folder for tensorflow-transform that every worker sees",
-            remedy="give one on a shared mount or gs:// by " + Arg("transform_temp_dir"),
+        raise invalid(
+            "output",
+            f"{options.output!r}, in a store that TensorFlow does not read",
+            "a folder for tensorflow-transform that every worker sees",
+            "give one on a shared mount or gs:// by " + Arg("transform_temp_dir"),
         )
 
 
@@ -205,15 +210,10 @@ def _check_names(columns: Sequence[ColumnSpec]) -> None:
     names = [spec.name for spec in columns]
     for name in names:
         if name in RESERVED_FEATURES or not name:
-            raise UserError(
-                argument="columns",
-                received=f"{name!r}, a name every record already has",
-                remedy="rename the column",
-            )
+            received = f"{name!r}, a name every record already has"
+            raise invalid("columns", received, remedy="rename the column")
         if names.count(name) > 1:
-            raise UserError(
-                argument="columns", received=f"{name!r} twice", expected="each column once"
-            )
+            raise invalid("columns", f"{name!r} twice", "each column once")
 
 
 def _export(

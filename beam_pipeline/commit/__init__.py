@@ -1,5 +1,5 @@
-"""Finished shards become a dataset here: evened out, made visible, the manifest written last.
+"""Makes a dataset of finished shards: evens them out, publishes them, writes the manifest last.
 
-`staging` knows the folder of an unfinished dataset, and what a killed job left in it; it is looked
-at before Beam is loaded.
+`staging` manages the folder of an unfinished dataset. It needs no Beam, as a build reads that
+folder before Beam is imported.
 """

@@ -1,9 +1,9 @@
-"""`croissant.json`: what a dataset is, as search engines and `mlcroissant` read it.
+"""Writes `croissant.json`, the description of a dataset for search engines and `mlcroissant`.
 
 Croissant 1.1 (https://docs.mlcommons.org/croissant/docs/croissant-spec-1.1.html) lists files and
-says what records there are in them. It knows no TFRecord, so the records are the rows of `index/`,
-which say where each one is in which shard. Of what it requires only its name, its files and a
-description follow from a build.
+describes their records. The format does not know TFRecord, so its records are the rows of `index/`,
+which give the shard and place of each record. Of the entries that Croissant requires, a build can
+fill in only the name, the files and a description.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CR_TERMS = (
     "fileSet format includes isArray isLiveDataset jsonPath key md5 parentField path recordSet "
     "references regex repeated replace samplingRate separator source subField transform"
 )
-# The context that the specification prescribes, word for word.
+# The specification prescribes this context, word for word.
 _CONTEXT: dict[str, Any] = {
     "@language": "en",
     "@vocab": "https://schema.org/",
@@ -41,7 +41,6 @@ _DATA_TYPES = {"string": "sc:Text", "int64": "cr:Int64", "float32": "cr:Float32"
 
 
 def croissant_text(manifest: Manifest, name: str) -> str:
-    """The text of `croissant.json` for a dataset of this manifest and name."""
     return to_json(
         {
             "@context": dict(sorted(_CONTEXT.items())),

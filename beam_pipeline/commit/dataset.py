@@ -1,4 +1,4 @@
-"""A dataset is committed: shards checked, companions beside them, the manifest last."""
+"""Commits a dataset: checks the shards, writes the files beside them, and the manifest last."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from beam_pipeline.commit.staging import DATASET_FOLDERS, mark_committed, set_as
 from beam_pipeline.commit.summary import WriteSummary, check_budget, remedies, write_list
 from beam_pipeline.commit.tfds import tfds_files
 from beam_pipeline.commit.warnings import counts_and_names, of_copies, warnings_of
+from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.shards.finished import output_error, read_result
@@ -57,16 +58,16 @@ from imageshards.text import printable, printable_in
 
 @dataclasses.dataclass(frozen=True)
 class CommitSpec:
-    """Where and how a dataset is committed.
+    """Settings of the commit of a dataset.
 
     Attributes:
-        places: Where its shards lie.
-        write: How they were planned and written.
-        max_reject_fraction: Budget of rejects.
-        report: Whether pictures for people are made.
-        options, versions: What the manifest says of them.
+        places: Paths of the shards.
+        write: Options by which the shards were planned and written.
+        max_reject_fraction: Largest fraction of images that may be rejected.
+        report: Whether the commit writes `report/`.
+        options, versions: Entries of the manifest.
         inputs: (path, fingerprint of a dataset or None) of each input.
-        warnings: Sentences known before anything was listed.
+        warnings: Sentences for the manifest that were known before the images were listed.
     """
 
     places: ShardPlaces
@@ -82,14 +83,14 @@ class CommitSpec:
 def begin_commit(
     summary: WriteSummary, plan: ShardPlan, spec: CommitSpec, *complete: Any
 ) -> list[FinalizeTask]:
-    """Checks that nothing was lost, plans what moves, sets the dataset aside that is replaced.
+    """Checks that no image was lost, plans the moves of records, and sets the old dataset aside.
 
-    May be done again, also when shards have been put into their places. Whatever else must be
-    complete before, as the exported transform, comes as `complete`.
+    Beam may run this step again, even after shards have moved to their final places. `complete` are
+    side inputs that must be complete before, for example the exported transform.
 
     Raises:
-        UserError: More rejects than the budget.
-        RuntimeError: Records and rejects do not add up to what was listed.
+        UserError: More images were rejected than allowed.
+        RuntimeError: Records and rejects do not add up to the listed images.
     """
     spec.places.check_job()
     note_activity("committing", 0, "shard")
@@ -109,7 +110,7 @@ def begin_commit(
             "committed"
         )
     try:
-        # The list comes before the budget is checked: the error says where it is.
+        # The list of rejects is written before the budget is checked: the error names the file.
         names = sorted(shard.name for shard in shards if shard.num_rejects)
         results = map_concurrently(lambda name: read_result(name, spec.places), names)
         found = (reject for result in results for reject in result.rejects)
@@ -117,7 +118,7 @@ def begin_commit(
         check_budget(rejects, listed, spec.max_reject_fraction, where)
         tasks = plan_finalize(shards)
         backup_shards(tasks, spec.places)
-        # Last: until here the dataset that is replaced is untouched.
+        # Until here the old dataset is untouched, so that a failed check costs nothing.
         set_aside(spec.places.output, spec.places.staging)
     except OSError as e:
         raise output_error(spec.places.output, e) from e
@@ -132,19 +133,19 @@ def finish_commit(
     spec: CommitSpec,
     *complete: Any,
 ) -> str:
-    """Writes everything beside the shards, then the manifest; returns its fingerprint.
+    """Writes the files beside the shards, then the manifest; returns the dataset's fingerprint.
 
-    May be done again, also twice at once. The manifest comes last: whoever finds it has the whole
-    dataset, its report included.
+    Beam may run this step again, or twice at the same time. The manifest is written last, so that a
+    reader who finds a manifest finds the whole dataset, with its report.
 
     Args:
-        entries: What `finalize_shard` returned.
+        entries: Results of `finalize_shard`.
         summary: Totals of all shards, as they were written.
-        skipped: Reason → files that were not listed, and what is to be named (`Listed.skipped`).
-        *complete: As for `begin_commit`.
+        skipped: Reason → files that were not listed; see `Listed.skipped`.
+        *complete: Side inputs that must be complete before, as for `begin_commit`.
 
     Raises:
-        RuntimeError: The shards do not hold what was written.
+        RuntimeError: Records were lost or doubled since the shards were written.
     """
     spec.places.check_job()
     shards = list(entries)
@@ -164,7 +165,7 @@ def finish_commit(
 
             try_report(spec.places.output, manifest)
         spec.places.check_job()
-        # Before the manifest, so that who finds that knows whose work it is.
+        # A later run finds the manifest and this mark, and knows that the dataset is its own work.
         mark_committed(spec.places.staging, manifest.fingerprint, summary.reused_images)
         publish_manifest(spec.places.output, manifest)
     except OSError as e:
@@ -173,18 +174,15 @@ def finish_commit(
 
 
 def check_totals(shards: Iterable[FinalShard], summary: WriteSummary, label: str = ONE) -> None:
-    """Adds up again, when records have moved: none may be lost or doubled, of any split or class.
-
-    Raises:
-        RuntimeError: What the manifest would say of the shards is not what was written.
-    """
+    """Raises `RuntimeError` if records of a split or class were lost or doubled by moves."""
     records, classes = collections.Counter[str](), collections.Counter[str]()
     for split, shard, _ in shards:
         records[split] += shard.num_records
         classes.update(shard.classes)
     written = {split: stats.total("formats") for split, stats in summary.stats.items()}
+    # Only with one label an image do the counts of classes add up to the records.
     is_lost = label == ONE and classes.total() != records.total()
-    if is_lost or +records != +collections.Counter(written):
+    if is_lost or records != collections.Counter(written):
         raise RuntimeError(
             f"the shards to be committed hold {dict(records)} records, {classes.total()} of their "
             f"classes, but {written} were written; nothing was committed"
@@ -201,39 +199,39 @@ def manifest_of(
     """Returns the manifest of a dataset whose shards are in place, without its `files`.
 
     Raises:
-        UserError: The exported label vocabulary is not that of the plan.
+        UserError: The exported label vocabulary differs from the classes of the plan.
     """
     transform = storage.join(spec.places.staging, TRANSFORM_NAME)
     classes = list(plan.classes)
     features = exported_features(transform)
     exported = [] if plan.label == NONE else exported_classes(transform)
     if exported != classes:
-        raise UserError(
-            argument="input",
-            received=f"the classes {classes[:5]} when it was planned and {exported[:5]} when its "
-            "columns were analysed, so it changed while it was read",
+        raise invalid(
+            "input",
+            f"the classes {classes[:5]} when it was planned and {exported[:5]} when its columns "
+            "were analysed, so it changed while it was read",
             remedy="give the same command again",
         )
     passed_over, names = counts_and_names(skipped)
     splits = {split: _split_of(split, shards) for split in sorted(plan.num_shards)}
     stats = merge_stats(summary.stats.values())
+    # A list with a single NaN is counted as well, but only a scalar can be missing.
     missing = {
         name: count
         for name, count in stats.of("missing").items()
         if name in features and features[name].shape == ()
     }
+    # A model may be normalised only by pixels of its training split.
     train = [stats for split, stats in summary.stats.items() if split in TRAIN_NAMES]
     mean, std = merge_stats(train or [stats]).mean_and_std()
-    image = msgspec.structs.replace(
-        spec.write.image.to_manifest(), mean=tuple(mean), std=tuple(std)
-    )
+    image = spec.write.image.to_manifest()
     records = stats.of("sources")
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         splits=splits,
         classes=classes,
         features={**record_features(plan.label), **features},
-        image=image,
+        image=msgspec.structs.replace(image, mean=tuple(mean), std=tuple(std)),
         listed=plan.num_images,
         rejects=summary.rejects,
         skipped=passed_over,
@@ -256,29 +254,26 @@ def manifest_of(
 
 
 def _fingerprint_of(manifest: Manifest, versions: Mapping[str, str]) -> str:
-    """Returns a hash of the shards and of all that describes them."""
+    """Returns a hash of the shards and of the entries that describe them."""
+    # Paths of inputs, options and warnings may differ for the same shards.
     names = (
         "format_version", "classes", "features", "image", "listed", "rejects", "skipped", "source",
     )  # fmt: skip
     whole = manifest.to_builtins()
-    told = {name: whole[name] for name in names}
-    told |= {"splits": without_index(manifest.splits), "versions": versions}
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    hashed = {name: whole[name] for name in names}
+    hashed |= {"splits": without_index(manifest.splits), "versions": versions}
+    return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
 
 
 def _split_of(name: str, shards: Iterable[FinalShard]) -> Split:
-    found = sorted((one.shard for one in shards if one.split == name), key=lambda one: one.file)
+    found = sorted((s.shard for s in shards if s.split == name), key=lambda shard: shard.file)
     return Split(sum(shard.num_records for shard in found), found)
 
 
 def write_companions(
     manifest: Manifest, shards: Iterable[FinalShard], spec: CommitSpec
 ) -> Manifest:
-    """Puts the files beside the shards, and removes those of an earlier dataset.
-
-    Returns:
-        The manifest with its `files`.
-    """
+    """Writes the files beside the shards, removes old ones; returns the manifest with `files`."""
     output, staging = spec.places.output, spec.places.staging
     files = tfds_files(manifest)
     files[CROISSANT_NAME] = croissant_text(manifest, printable(storage.name_of(output)))
@@ -288,41 +283,40 @@ def write_companions(
     if rejected:
         linked.append(f"{QUARANTINE_NAME}/{REJECTS_NAME}")
         storage.link(storage.join(staging, REJECTS_NAME), storage.join(output, linked[-1]))
-    # Rejected originals, which may be large, were hashed when they were written.
+    # Rejected originals may be large; their hashes are known from the time of writing.
     read = map_concurrently(lambda name: storage.sha256_of(storage.join(output, name)), linked)
     recorded = rejected | {n: File(*sums) for n, sums in zip(linked, read, strict=True)}
     for name, text in files.items():
         data = text.encode()
         recorded[name] = File(len(data), hashlib.sha256(data).hexdigest())
     beside = [*rejected, *linked]
-    shard_files = [
-        name for _, shard in manifest.shards() for name in (shard.file, shard.index.file)
-    ]
-    # At once, as each of them is a request where the output is a store.
+    kept = {name for _, shard in manifest.shards() for name in (shard.file, shard.index.file)}
+    # With a store each of these is a request, so they are sent at the same time.
     run_concurrently(
-        lambda: _remove_others(output, {*beside, *shard_files}),
+        lambda: _remove_others(output, kept.union(beside)),
         *(functools.partial(storage.write, storage.join(output, n), t) for n, t in files.items()),
     )
     if storage.is_local(output):
-        folder = storage.join(output, INDEX_NAME)  # its files are on the disk, but not their names
+        # The files of the index are synced; the folder with their names is not.
+        folder = storage.join(output, INDEX_NAME)
         folders = [output, *([folder] if os.path.isdir(folder) else [])]
         storage.sync(*(storage.join(output, name) for name in beside), *folders)
     return msgspec.structs.replace(manifest, files=dict(sorted(recorded.items())))
 
 
 def _remove_others(output: str, kept: set[str]) -> None:
-    """Deletes what an earlier dataset has left: shards, and files in the folders of a dataset.
-
-    Of a folder that is in use file by file, as another attempt at this step may have written the
-    manifest by now.
-    """
+    """Deletes the files of an earlier dataset: shards, and files in the folders of a dataset."""
     left = []
     for entry in storage.list_folder(output):
         if entry.is_folder and entry.name in DATASET_FOLDERS:
+            # Another attempt at this step may have written the manifest by now, so a folder in use
+            # must never be gone as a whole.
             if any(name.startswith(f"{entry.name}/") for name in kept):
                 left += [file.path for file in storage.files_below(entry.path)]
             else:
-                with contextlib.suppress(OSError):  # a link to a folder, for example, stays
+                with contextlib.suppress(
+                    OSError
+                ):  # a link to a folder cannot be deleted, and stays
                     storage.delete_folder(entry.path)
         elif SHARD_NAME.fullmatch(entry.name):
             left.append(entry.path)

@@ -1,8 +1,9 @@
-"""How shards become final: as they were written, or evened out after rejects left holes."""
+"""Puts shards into their final places, evened out if rejected images left holes."""
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Container, Iterable, Mapping
@@ -28,41 +29,29 @@ from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 
 class FinalShard(NamedTuple):
-    """A shard in its final place.
-
-    Attributes:
-        split: The split that it belongs to.
-        shard: Its entry in the manifest.
-        rejected: Path below the dataset → the file with its rejected originals, if there is one.
-    """
+    """Shard in its final place."""
 
     split: str
-    shard: Shard
-    rejected: dict[str, File]
+    shard: Shard  # the entry in the manifest
+    rejected: dict[str, File]  # path below the dataset → file of rejected originals; may be empty
 
 
 @dataclasses.dataclass(frozen=True)
 class FinalizeTask:
-    """How a shard becomes final: as written, or with records that others give.
+    """Task to make a shard final, as written or with records that move between shards."""
 
-    Attributes:
-        shard: As written, without details.
-        give: Stratum (`ShardResult.strata`) → how many of its last records in it go to others.
-        take: (shard name, stratum, number of the record among those in it) of what comes.
-    """
-
-    shard: ShardResult
-    give: Mapping[str, int]
-    take: tuple[tuple[str, str, int], ...]
+    shard: ShardResult  # as written, without details
+    give: Mapping[str, int]  # stratum (`ShardResult.strata`) → how many of its last records leave
+    take: tuple[tuple[str, str, int], ...]  # (shard, stratum, number in the stratum) of what comes
 
     @property
     def changed(self) -> bool:
-        """Whether it differs from what was written."""
+        """Whether records leave or come, so that the shard must be written again."""
         return bool(self.take or self.give)
 
 
 def plan_finalize(shards: Iterable[ShardResult]) -> list[FinalizeTask]:
-    """How every shard becomes final, so that those of a split are even."""
+    """Plans the moves of records after which all shards of a split have equal sizes, ±1."""
     splits: dict[str, list[ShardResult]] = collections.defaultdict(list)
     for shard in sorted(shards, key=lambda s: s.name):
         splits[shard.split].append(shard)
@@ -70,7 +59,7 @@ def plan_finalize(shards: Iterable[ShardResult]) -> list[FinalizeTask]:
     for group in splits.values():
         give = [collections.Counter[str]() for _ in group]
         take: list[list[tuple[str, str, int]]] = [[] for _ in group]
-        # The plan made them even: only rejects leave holes.
+        # The plan made the shards even, and only rejects leave holes.
         has_holes = any(shard.num_rejects for shard in group)
         for move in plan_moves([shard.strata for shard in group]) if has_holes else ():
             give[move.source][move.class_name] += 1
@@ -81,12 +70,12 @@ def plan_finalize(shards: Iterable[ShardResult]) -> list[FinalizeTask]:
 
 
 def backup_shards(tasks: Iterable[FinalizeTask], places: ShardPlaces) -> None:
-    """Copies shards that will be rewritten in place: others may need their records.
+    """Copies the shards that were written to their final places and will be rewritten there.
 
-    They are in place because that is where they were written. All copies are made before the first
-    shard is rewritten; one that is there already stays, as its shard may have been rewritten.
+    Other shards may need their records, so all copies are made before the first shard is rewritten.
     """
 
+    # In a repeated commit the shard may have been rewritten already, so an existing copy stays.
     def back_up(shard: ShardResult) -> None:
         # A failed read ends this step. Copying after it could replace the only copy of the first
         # version by a shard that an earlier attempt has rewritten.
@@ -94,14 +83,13 @@ def backup_shards(tasks: Iterable[FinalizeTask], places: ShardPlaces) -> None:
             storage.copy(places.final_path(shard.name), places.staged_path(shard.name))
 
     shards = [task.shard for task in tasks if task.changed and not task.shard.staged]
-    for _ in map_concurrently(back_up, shards):
-        pass
+    list(map_concurrently(back_up, shards))
 
 
 def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> FinalShard:
-    """Puts a shard, its index and its rejects into place; may be done again, also twice at once.
+    """Puts a shard, its index and its rejects into their final places.
 
-    What it reads in the staging folder stays as it is.
+    Beam may run this step again, or twice at the same time: files in the staging folder stay.
     """
     places.check_job()
     shard = task.shard
@@ -112,7 +100,8 @@ def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> FinalShard:
             path = places.quarantine_path(shard.name)
             storage.link(places.rejects_path(shard.name), path)
             rejected[path[len(storage.join(places.output, "")) :]] = originals.entry
-        storage.sync(places.final_path(shard.name))  # the manifest will name it, and that is synced
+        # The synced manifest will name this shard, so the shard must survive a power cut as well.
+        storage.sync(places.final_path(shard.name))
     except FileNotFoundError as e:
         raise _damaged(str(e.filename), "it is gone") from e
     except ValueError as e:
@@ -124,19 +113,16 @@ def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> FinalShard:
 
 
 def _damaged(path: str, how: str) -> OutputError:
-    return OutputError(
-        argument="output",
-        received=f"{path}, which has changed since it was written ({how}), so nothing was "
-        "committed",
-        remedy="run the same command again, which writes that shard again",
-    )
+    received = f"{path}, which has changed since it was written ({how}), so nothing was committed"
+    remedy = "run the same command again, which writes that shard again"
+    return OutputError(argument="output", received=received, remedy=remedy)
 
 
 def _link(shard: ShardResult, places: ShardPlaces) -> Shard:
-    """Puts a shard and its index into place as they are; not by a move, as this step may be run
-    again, and other shards may need its records.
-    """
+    """Links a shard and its index, unchanged, to their final places."""
+    # A move would break a second run of this step, and shards that need records of this one.
     entry = shard.entry(places.file_of(shard.name))
+    # A shard that is not staged was written to its final place.
     if shard.staged:
         storage.link(places.staged_path(shard.name), places.final_path(shard.name))
     index = storage.join(places.output, entry.index.file)
@@ -145,9 +131,10 @@ def _link(shard: ShardResult, places: ShardPlaces) -> Shard:
 
 
 def _rewrite(task: FinalizeTask, places: ShardPlaces) -> Shard:
-    """Writes a shard anew from encoded records; the first version stays until the commit's end."""
+    """Writes a shard again from encoded records; the first version stays in the staging folder."""
     shard, file_name = task.shard, places.file_of(task.shard.name)
-    # Its own first, then what others give, in the order of their names: the same bytes every time.
+    # Own records come first, then records of further shards in the order of their names, so that
+    # every run writes the same bytes.
     kept = {n: range(count - task.give.get(n, 0)) for n, count in shard.strata.items()}
     tables = [_rows_of(shard, kept, places)]
     for name, taken in itertools.groupby(task.take, key=lambda record: record[0]):
@@ -158,7 +145,7 @@ def _rewrite(task: FinalizeTask, places: ShardPlaces) -> Shard:
     table = pa.concat_tables(tables)
     final, staged = places.final_path(shard.name), places.staged_path(shard.name)
     with AtomicFile(final, beside=staged) as file:
-        with RecordFile(file.local_path) as records:
+        with contextlib.closing(RecordFile(file.local_path)) as records:
             for ref, payload in read_records(_refs_to(table, places.staging)):
                 if isinstance(payload, ImageError):
                     raise _damaged(ref.uri, payload.message)
@@ -175,10 +162,10 @@ def _rewrite(task: FinalizeTask, places: ShardPlaces) -> Shard:
 def _rows_of(
     shard: ShardResult, numbers: Mapping[str, Container[int]], places: ShardPlaces
 ) -> pa.Table:
-    """Rows of the index of a shard, by their numbers among those of a stratum.
+    """Returns rows of a shard's index: `numbers` counts the wanted records in each stratum.
 
     Raises:
-        OutputError: The index is not the one that was written, or gone.
+        OutputError: The index is missing, or has changed since it was written.
     """
     try:
         table = read_shard_index(places.staging, shard.entry(places.file_of(shard.name)))
@@ -194,14 +181,14 @@ def _rows_of(
 
 
 def _labels_in(table: pa.Table) -> list[Any]:
-    """The label of each record: a name, names, or None."""
+    """Returns the label of each record: a class name, a list of them, or None."""
     if "class_name" not in table.column_names:
         return [None] * len(table)
     return list(table["class_name"].to_pylist())
 
 
 def _refs_to(table: pa.Table, folder: str) -> list[ImageRef]:
-    """References to the records of an index, whose shards are in a folder."""
+    """Returns references to the records of an index, whose shards are in `folder`."""
     columns = (table[name].to_pylist() for name in ("shard", "offset", "num_bytes"))
     framing = HEADER_BYTES + FOOTER_BYTES
     return [

@@ -1,4 +1,4 @@
-"""The folder of an unfinished dataset: what may be touched, and what survives a crash."""
+"""Manages the output and the staging folder of an unfinished dataset, also after a crash."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from beam_pipeline.inputs.spool import SPOOL_NAME
+from beam_pipeline.option_texts import invalid
 from beam_pipeline.planning.saved import PLAN_NAME
 from beam_pipeline.shards.finished import output_error
 from beam_pipeline.shards.places import JOB_NAME, JobNotes
@@ -32,81 +33,70 @@ from imageshards.output_folder import foreign_files, foreign_files_error
 from imageshards.storage import map_concurrently, run_concurrently
 from imageshards.typed import Whole, decode
 
-# Written just before manifest.json.
+# The commit writes this file just before manifest.json.
 COMMITTED_NAME = "committed.json"
+# Folders of a dataset beside its shards.
 DATASET_FOLDERS = (INDEX_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
-"""Folders of a dataset, beside its shards."""
-# Of files beside the shards that a build writes: TFDS's, Croissant's.
+# Names of the files for TFDS and Croissant that a build writes beside the shards end like this.
 _COMPANION_SUFFIXES = (".json", ".labels.txt")
 
 _T = TypeVar("_T")
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """What `COMMITTED_NAME` records: the dataset that is the job's work, and images whose shards
-    an earlier run had finished.
-    """
+    """Content of `COMMITTED_NAME`: the dataset that the job committed."""
 
     fingerprint: str = ""
-    reused_images: Whole = 0
+    reused_images: Whole = 0  # images in shards that an earlier run had finished
 
 
 @dataclasses.dataclass(frozen=True)
 class OutputState:
-    """What an output folder holds, read once by the process that holds its lock.
-
-    Attributes:
-        output, staging: The folder, and that of its unfinished dataset.
-        manifest: That of the dataset, if there is one.
-        damage: Why the manifest that is there cannot be read.
-        notes: Those of the job whose staging folder it is; None where there is none.
-        foreign: Names of files and folders there that none of these accounts for.
-    """
+    """Contents of an output folder, read once by the process that holds the output's lock."""
 
     output: str
-    staging: str
+    staging: str  # folder of the unfinished dataset
     manifest: Manifest | None
-    damage: UserError | None
-    notes: JobNotes | None
-    foreign: tuple[str, ...]
+    damage: UserError | None  # the error of a manifest that cannot be read
+    notes: JobNotes | None  # of the job that last used the staging folder
+    foreign: tuple[str, ...]  # names of files and folders that no build has written
 
     @property
     def pinned_classes(self) -> tuple[str, ...]:
-        """Classes, by id, of the dataset that is being replaced; none for a new one.
-
-        They are kept in the notes too: the old manifest goes before the new one comes.
-        """
+        """Classes, by id, of the dataset that is replaced; empty for a new dataset."""
         if self.manifest:
             return tuple(self.manifest.classes)
+        # The commit removes the old manifest before the new one is written, but not the notes.
         return self.notes.pinned_classes if self.notes else ()
 
     @property
     def in_place(self) -> bool:
-        """Whether finished shards are written where they will be.
+        """Whether finished shards are written to their final places.
 
-        In a store they are, as it cannot rename, unless a dataset is to be replaced: without a
-        manifest a folder is no dataset anyway. A resumed job keeps to what it began with.
+        A store has no rename, so there they are, unless the build replaces a dataset.
         """
+        # Without a manifest a folder is no dataset, so nobody reads these shards too early.
         empty = self.manifest is None and self.damage is None
+        # A resumed job must find the shards where it wrote them.
         may_be = self.notes is None or self.notes.in_place
         return not storage.is_local(self.output) and empty and may_be
 
     @property
     def finished_folder(self) -> str:
-        """Where finished shards wait for the commit."""
+        """Folder in which finished shards wait for the commit."""
         return self.output if self.in_place else self.staging
 
 
 def read_output_state(output: str, staging: str) -> OutputState:
-    """Reads what an output folder holds, by requests that are sent at once."""
-    manifest, notes, names = run_concurrently(
+    """Reads the contents of an output folder, by requests that are sent at the same time."""
+    (found, damage), notes, names = run_concurrently(
         lambda: _manifest(output),
-        lambda: _said_in(staging, JOB_NAME, JobNotes),
+        lambda: _read_notes(staging, JOB_NAME, JobNotes),
         lambda: _names_in(output),
     )
-    found, damage = manifest
     is_ours = bool(found or notes)
-    if damage:  # builds write manifests that begin like this; other programs have some, too
+    # A foreign program may also write a manifest.json, but no file that begins like this.
+    if damage:
         begin = storage.read(storage.join(output, MANIFEST_NAME), 100).lstrip(b"{ \r\n")
         is_ours = is_ours or begin.startswith(b'"format_version"')
     foreign = () if is_ours else tuple(foreign_files(names))
@@ -114,7 +104,7 @@ def read_output_state(output: str, staging: str) -> OutputState:
 
 
 def _manifest(output: str) -> tuple[Manifest | None, UserError | None]:
-    """The manifest, or why it cannot be read; neither if there is none."""
+    """Returns the manifest, or the error of a damaged one; (None, None) without a manifest."""
     if not storage.exists(storage.join(output, MANIFEST_NAME)):
         return None, None
     try:
@@ -124,18 +114,13 @@ def _manifest(output: str) -> tuple[Manifest | None, UserError | None]:
 
 
 def check_output(state: OutputState, overwrite: bool, digest: str = "") -> bool:
-    """Refuses to touch what is finished, and, whatever the flags, what is not ours.
-
-    Args:
-        state: What is in the output.
-        overwrite: Whether a finished dataset may be replaced.
-        digest: Of the options of this build, as for `prepare_staging`.
+    """Refuses an output with a finished dataset, and always one with files of other programs.
 
     Returns:
-        True if an earlier run of this job had committed all its work and was then killed.
+        True if an earlier run of this build was killed after it had committed the dataset.
 
     Raises:
-        UserError: A finished dataset or files that are not ours are in the way.
+        UserError: A finished dataset, or files of other programs, are in the way.
     """
     if state.foreign:
         ours = "finished or unfinished build"
@@ -147,20 +132,17 @@ def check_output(state: OutputState, overwrite: bool, digest: str = "") -> bool:
     is_ours = state.notes is not None and state.notes.digest == digest
     if is_ours and committed(state.staging).fingerprint == state.manifest.fingerprint:
         return True
-    raise UserError(
-        argument="output",
-        received=f"{state.output!r}, which holds a finished dataset",
+    raise invalid(
+        "output",
+        f"{state.output!r}, which holds a finished dataset",
         remedy="choose another folder, or replace it with " + Arg("overwrite", True),
     )
 
 
-def _said_in(staging: str, name: str, kind: type[_T]) -> _T | None:
-    """Returns the content of a file, or None where there is no such file or it has another form.
-
-    Raises:
-        OSError: The file cannot be read. Without committed.json, `set_aside` would take this job's
-            own dataset for the one that it replaces.
-    """
+def _read_notes(staging: str, name: str, kind: type[_T]) -> _T | None:
+    """Returns the content of a JSON file; None if the file is missing or of another type."""
+    # Any other OSError must end the step: without committed.json, `set_aside` would take this job's
+    # own dataset for the old one.
     try:
         return decode(storage.read(storage.join(staging, name)), kind)
     except (FileNotFoundError, ValueError):
@@ -168,31 +150,28 @@ def _said_in(staging: str, name: str, kind: type[_T]) -> _T | None:
 
 
 def set_aside(output: str, staging: str) -> None:
-    """Takes the manifest away, so that another dataset may take its place; may be done again.
+    """Removes the manifest, so that another dataset may be written; a second call does no harm.
 
-    The dataset that was there is in the staging folder before its manifest goes, and stays
-    there, whole, until the new one's is written.
+    The old dataset is linked in the staging folder before, and stays there until the new manifest
+    is written.
     """
     path = storage.join(output, MANIFEST_NAME)
     if not storage.exists(path):
         return
     try:
         manifest = load_manifest(output, "output")
-    except DamagedManifestError:  # that is no dataset already
+    except DamagedManifestError:  # without a readable manifest there is no dataset to keep
         storage.delete([path])
         return
+    # An earlier attempt at the commit has written this manifest already.
     if committed(staging).fingerprint == manifest.fingerprint:
-        return  # it is this job's own
+        return
     _link_dataset(output, storage.join(staging, REPLACED_NAME), manifest)
     storage.delete([path])
 
 
 def _link_dataset(output: str, folder: str, manifest: Manifest) -> None:
-    """Gives the files of a dataset second names, in a store copies, in another folder.
-
-    A name that is there stays: another attempt has made it, and what is in the output may be
-    the next dataset's by now.
-    """
+    """Links the files of a dataset in another folder; copies them in a store."""
     shards = {entry.file for _, entry in manifest.shards()}
     folders = set(DATASET_FOLDERS) - {REPORT_NAME}
     names = []
@@ -204,28 +183,24 @@ def _link_dataset(output: str, folder: str, manifest: Manifest) -> None:
             names.append(entry.name)
 
     def put(name: str) -> None:
-        # By a link, a manifest that somebody writes over the old one would be in both places.
+        # A manifest is copied: who writes into the old file would change a link to it, too.
         by = storage.copy if name == MANIFEST_NAME else storage.link
+        # An earlier attempt made a name that exists; the output may hold the next dataset by now.
         if not storage.exists(storage.join(folder, name)):
             by(storage.join(output, name), storage.join(folder, name))
 
-    for _ in map_concurrently(put, [name for name in names if name != MANIFEST_NAME]):
-        pass
-    put(MANIFEST_NAME)  # last: now it is complete
+    list(map_concurrently(put, [name for name in names if name != MANIFEST_NAME]))
+    put(MANIFEST_NAME)  # comes last, as it makes the copy a complete dataset
 
 
 def prepare_staging(state: OutputState, digest: str = "") -> str:
-    """Readies the staging folder: removes what a killed run left unfinished, keeps its shards.
+    """Prepares the staging folder: keeps finished shards, and removes unfinished files.
 
-    A dataset that a killed commit had set aside stays as long as there is no other one. A job
-    that still runs for this output loses it here: `ShardPlaces.check_job` stops that job.
-
-    Args:
-        state: What is in the output.
-        digest: Of the options of this build, by which a later one knows its own work.
+    A job that still runs for this output loses the output here: `ShardPlaces.check_job` stops it.
+    A later run knows by `digest`, made of the options, that a committed dataset is its own work.
 
     Returns:
-        The id of the new job, which its steps compare with that in the staging folder.
+        A random id of the new job, which is also written to the staging folder.
     """
     staging, job = state.staging, uuid.uuid4().hex
     classes, in_place = state.pinned_classes, state.in_place
@@ -236,6 +211,7 @@ def prepare_staging(state: OutputState, digest: str = "") -> str:
             lambda: storage.write(storage.join(staging, JOB_NAME), msgspec.json.encode(notes)),
         )
         for entry in entries:
+            # A killed commit may have set a dataset aside, which is kept until another is there.
             kept = {SPOOL_NAME, INDEX_NAME, *([REPLACED_NAME] if state.manifest is None else [])}
             if entry.is_folder and entry.name not in kept:
                 storage.delete_folder(entry.path)
@@ -249,18 +225,18 @@ def prepare_staging(state: OutputState, digest: str = "") -> str:
 
 
 def mark_committed(staging: str, fingerprint: str, reused_images: int = 0) -> None:
-    """Records that the dataset with this fingerprint is this job's work, and what was reused."""
-    said = Committed(fingerprint, reused_images)
-    storage.write(storage.join(staging, COMMITTED_NAME), msgspec.json.encode(said))
+    """Records that this job has committed the dataset with this fingerprint."""
+    content = msgspec.json.encode(Committed(fingerprint, reused_images))
+    storage.write(storage.join(staging, COMMITTED_NAME), content)
 
 
 def committed(staging: str) -> Committed:
-    """What `mark_committed` recorded; no fingerprint if it did not."""
-    return _said_in(staging, COMMITTED_NAME, Committed) or Committed()
+    """Reads the content of `COMMITTED_NAME`; the fingerprint is empty without that file."""
+    return _read_notes(staging, COMMITTED_NAME, Committed) or Committed()
 
 
 def has_committed(before: OutputState) -> bool:
-    """Whether the job that found this state of its output has put a dataset there since."""
+    """Returns whether a dataset has been committed since the output was in the state `before`."""
     manifest, _ = _manifest(before.output)
     if manifest is None:
         return False
@@ -270,12 +246,10 @@ def has_committed(before: OutputState) -> bool:
 
 
 def remove(staging: str) -> None:
-    """Removes the staging folder of a committed dataset; in a store the lease in it stays.
-
-    The files by which a later run knows that its work is done go last.
-    """
+    """Removes the staging folder of a committed dataset, but no lease in a store."""
     lock, *notes = (storage.join(staging, n) for n in (LOCK_NAME, COMMITTED_NAME, JOB_NAME))
-    with contextlib.suppress(OSError):  # what is left may be deleted at any time
+    # By the notes, a later run knows that the dataset is its own work, so they are deleted last.
+    with contextlib.suppress(OSError):  # remaining files do no harm
         found = storage.files_below(staging)
         storage.delete(file.path for file in found if file.path not in (lock, *notes))
         storage.delete(notes)
@@ -284,11 +258,14 @@ def remove(staging: str) -> None:
 
 
 def remove_empty(output: str, staging: str, fresh: bool) -> None:
-    """Removes the traces of a job that was refused before it had finished a shard."""
+    """Removes the files of a job that failed before it had finished a shard.
+
+    Also removes the empty output folder if the job has made that folder (`fresh`).
+    """
     with contextlib.suppress(OSError, UserError):
         names = _names_in(output)
-        # Shards that were written to their final place but have no result yet are this job's, too.
-        notes = _said_in(staging, JOB_NAME, JobNotes)
+        # Uploaded shards without a result file still belong to this job.
+        notes = _read_notes(staging, JOB_NAME, JobNotes)
         in_place = notes and notes.in_place and any(name.endswith(".tfrecord") for name in names)
         aside = storage.exists(storage.join(staging, REPLACED_NAME, MANIFEST_NAME))
         keeps = in_place or (aside and MANIFEST_NAME not in names)

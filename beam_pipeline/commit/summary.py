@@ -1,4 +1,4 @@
-"""What a write came to, added up for the commit, and whether too much was rejected."""
+"""Adds up the results of all shards, and checks that few enough images were rejected."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import dataclasses
 import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from beam_pipeline.option_texts import invalid
 from beam_pipeline.planning.missing import HOW_PATHS_ARE_READ, why_missing
 from beam_pipeline.shards.result import ShardResult, ShardStats, merge_stats, most_first
 from imageshards import storage
-from imageshards.errors import UserError
 from imageshards.manifest import REJECTS_NAME, Reject
 from imageshards.text import counted
 from imageshards.typed import decode
@@ -23,26 +23,19 @@ _SHOWN_REJECTS = 3
 
 @dataclasses.dataclass
 class WriteSummary:
-    """What some shards came to.
+    """Totals of some shards."""
 
-    Attributes:
-        shards: The shards, without details.
-        stats: Split → counts over its images.
-        reused_images: Images whose shards an earlier run had finished.
-    """
-
-    shards: list[ShardResult] = dataclasses.field(default_factory=list)
-    stats: dict[str, ShardStats] = dataclasses.field(default_factory=dict)
-    reused_images: int = 0
+    shards: list[ShardResult] = dataclasses.field(default_factory=list)  # without details
+    stats: dict[str, ShardStats] = dataclasses.field(default_factory=dict)  # by split
+    reused_images: int = 0  # images in shards that an earlier run had finished
 
     @property
     def rejects(self) -> dict[str, int]:
-        """Reason → rejected images, the most first."""
+        """Reason → rejected images, the most frequent reason first."""
         return merge_stats(self.stats.values()).of("rejects")
 
 
 def add_up(summaries: Iterable[WriteSummary]) -> WriteSummary:
-    """What all their shards came to."""
     total = WriteSummary()
     for summary in summaries:
         total.shards += summary.shards
@@ -53,12 +46,12 @@ def add_up(summaries: Iterable[WriteSummary]) -> WriteSummary:
 
 
 def without_shards(summary: WriteSummary) -> WriteSummary:
-    """The totals alone: of a size that does not depend on the number of shards."""
+    """Returns the totals alone, whose size does not depend on the number of shards."""
     return dataclasses.replace(summary, shards=[])
 
 
 def write_list(rejects: Iterable[Reject], folder: str) -> str:
-    """Writes one JSON object per reject, as they come; returns the path."""
+    """Writes one line of JSON for each reject into a file in `folder`; returns the path."""
     path = storage.join(folder, REJECTS_NAME)
     with storage.open_write(path) as lines:
         for reject in rejects:
@@ -68,7 +61,7 @@ def write_list(rejects: Iterable[Reject], folder: str) -> str:
 
 
 def remedies(counts: Mapping[str, int]) -> list[str]:
-    """What to do about rejects of some reasons, in sentences."""
+    """Returns sentences that say what to do about rejects of some reasons."""
     if pointers := counts.get("git_lfs_pointer"):
         return [
             f"{counted(pointers, 'file')} of the input held a pointer of Git LFS in place of the "
@@ -78,35 +71,34 @@ def remedies(counts: Mapping[str, int]) -> list[str]:
 
 
 def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, where: str) -> None:
-    """Raises `UserError`, with the reasons and the list, if more were rejected than allowed."""
+    """Raises `UserError`, with reasons and examples, if more images were rejected than allowed.
+
+    The examples come from `where`, the path of the list of rejects.
+    """
     allowed = math.floor(max_fraction * listed + 1e-9)  # 0.29 * 100 is a little below 29
     if max_fraction and listed > 1:
-        allowed = max(1, allowed)  # 1 % of 50 images is none
+        allowed = max(1, allowed)  # 1 % of 50 images would allow none
     rejected = sum(counts.values())
     if rejected <= allowed:
         return
     table = ", ".join(f"{reason} {count}" for reason, count in most_first(counts).items())
     remedy = "fix or remove them or raise the fraction"
+    # If most files are missing, the paths of a table were probably read in the wrong way.
     if 2 * counts.get("not_found", 0) > listed:
-        table += f", such as {why_missing(_first_place(where, 'not_found'))}"
+        place = next(reject.uri for reject in _read_list(where) if reject.reason == "not_found")
+        table += f", such as {why_missing(place)}"
         remedy = HOW_PATHS_ARE_READ
-    raise UserError(
-        argument="max_reject_fraction",
-        received=f"{max_fraction:g}, which allows {allowed} of {counted(listed, 'image')} to be "
-        f"rejected, but {rejected} were ({table}), first {_first_rejects(where)}",
+    some = itertools.islice(_read_list(where), _SHOWN_REJECTS)
+    first = ", ".join(f"{reject.key!r} ({reject.reason})" for reject in some)
+    raise invalid(
+        "max_reject_fraction",
+        f"{max_fraction:g}, which allows {allowed} of {counted(listed, 'image')} to be "
+        f"rejected, but {rejected} were ({table}), first {first}",
         remedy=f"see {where}, {remedy}, then give the same command again: finished shards are kept "
         "and nothing was committed" + "".join(f". {sentence}" for sentence in remedies(counts)),
     )
 
 
-def _first_rejects(rejects: str) -> str:
-    """The first rejected files of a list, each with its reason."""
-    with storage.open_read(rejects) as lines:
-        found = [decode(line, Reject) for line in itertools.islice(lines, _SHOWN_REJECTS)]
-    return ", ".join(f"{reject.key!r} ({reject.reason})" for reject in found)
-
-
-def _first_place(rejects: str, reason: str) -> str:
-    with storage.open_read(rejects) as lines:
-        found = (decode(line, Reject) for line in lines)
-        return next(reject.uri for reject in found if reject.reason == reason)
+def _read_list(path: str) -> Iterator[Reject]:
+    with storage.open_read(path) as lines:
+        yield from (decode(line, Reject) for line in lines)

@@ -1,7 +1,7 @@
-"""`features.json`, `dataset_info.json` and label names, as tensorflow-datasets reads them.
+"""Writes `features.json`, `dataset_info.json` and label names for tensorflow-datasets (TFDS).
 
-Written by hand after the JSON form of TFDS 4.9's `feature.proto` and `dataset_info.proto`,
-so that `tfds.builder_from_directory(OUT)` works and no build imports TFDS.
+The files follow the JSON form of TFDS 4.9's `feature.proto` and `dataset_info.proto`, so that
+`tfds.builder_from_directory(OUT)` works although no build imports TFDS.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Any
 
 from imageshards.manifest import LABEL_FEATURE, FeatureSpec, Manifest, Split, to_json
 
-FEATURES_NAME, INFO_NAME = ("features.json", "dataset_info.json")
+FEATURES_NAME, INFO_NAME = "features.json", "dataset_info.json"
 
 _FEATURES = "tensorflow_datasets.core.features."
 _IMAGE = "image/encoded"
-# Modes that give every picture the same size, unless pictures are only shrunk.
+# Modes in which every picture has the same size, unless `only_shrink` leaves small pictures alone.
 _FIXED_SIZE_MODES = ("crop", "stretch", "pad")
 
 
 def tfds_files(manifest: Manifest) -> dict[str, str]:
-    """File name → text of what TFDS needs next to the shards of a manifest."""
+    """Returns the files that TFDS needs beside the shards: file name → text."""
     features = {
         feature: _feature(feature, spec, manifest)
         for feature, spec in sorted(manifest.features.items())
@@ -31,9 +31,9 @@ def tfds_files(manifest: Manifest) -> dict[str, str]:
     }
     files = {FEATURES_NAME: to_json(described), INFO_NAME: to_json(_dataset_info(manifest))}
     names = manifest.classes
-    # TFDS strips each line and refuses duplicates: better no names than no dataset.
-    told = {name.strip() for name in names} - {""}
-    if (label := manifest.roles.label) and len(told) == len(names):
+    # TFDS strips each line and refuses a dataset with equal names; then no names are written.
+    stripped = {name.strip() for name in names} - {""}
+    if (label := manifest.roles.label) and len(stripped) == len(names):
         files[f"{label.replace('/', '.')}.labels.txt"] = "".join(f"{name}\n" for name in names)
     return files
 

@@ -1,4 +1,4 @@
-"""`CommitShards`: from finished shards to a dataset."""
+"""Defines `CommitShards`, the transform that makes a dataset of finished shards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from beam_pipeline.shards.transforms import SideBySide
 
 
 def summary_of(path: str, spec: CommitSpec) -> WriteSummary:
-    """What a shard came to, by the final path that `WriteBalancedTFRecord` gave out."""
+    """Returns the totals of a shard by its final path, as `WriteBalancedTFRecord` returned it."""
     result = read_result(spec.places.name_of(path), spec.places)
     return WriteSummary(
         shards=[result.without_details()],
@@ -26,9 +26,9 @@ def summary_of(path: str, spec: CommitSpec) -> WriteSummary:
 class CommitShards(beam.PTransform):
     """Paths of all shards → the fingerprint of the committed dataset, one element.
 
-    Evens shards out, makes them and what they rejected visible, and writes TFDS's files, the report
-    and, last, the manifest. Beam may run each step again, after it failed or succeeded: nothing
-    that a step reads is changed before the manifest is there.
+    Evens shards out, links shards and rejects in their final places, and writes the files for TFDS,
+    the report and, last, the manifest. Beam may run each step again, after a failure or a success:
+    until the manifest is written, no step changes a file that another step reads.
 
     Example:
 
@@ -49,10 +49,10 @@ class CommitShards(beam.PTransform):
             files | bp.CommitShards(spec, planned.plan, (listed.skipped,))
 
     Args:
-        spec: Where and how.
-        plan: What was planned, one `ShardPlan`.
-        skipped: Collections of dicts to be added up: reason → files that are left out.
-        after: Collections that must be complete before anything is committed.
+        spec: Settings of the commit.
+        plan: A collection of one `ShardPlan`.
+        skipped: Collections of dicts whose values are added up: reason → files that are left out.
+        after: Collections that must be complete before the commit begins.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class CommitShards(beam.PTransform):
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         spec, stores = self._spec, StoreConfig.of_pipeline(paths)
         skipped = self._skipped | "Skipped" >> beam.Flatten(pipeline=paths.pipeline)
-        # At least one: Beam's check of types refuses to call a step with none of its `*complete`.
+        # `skipped` comes along, as Beam's check of types refuses a step with an empty `*complete`.
         complete = [pvalue.AsIter(each) for each in (skipped, *self._after)]
         summary = (
             paths
@@ -84,9 +84,11 @@ class CommitShards(beam.PTransform):
             >> beam.FlatMap(
                 stores.step(begin_commit), pvalue.AsSingleton(self._plan), spec, *complete
             )  # FinalizeTask
+            # Without a shuffle Beam would fuse the steps, and one worker would do all tasks.
             | "SpreadTasks" >> beam.Reshuffle()
             | "FinalizeShard" >> SideBySide(finalize_shard, spec.places)
-        )  # manifest entry
+        )  # FinalShard
+        # Each side input is one element, or small entries, as it is sent to the worker as a whole.
         return self._plan | "FinishCommit" >> beam.Map(
             stores.step(finish_commit),
             pvalue.AsIter(shards),

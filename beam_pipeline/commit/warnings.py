@@ -1,4 +1,4 @@
-"""What a person should hear of a dataset before training on it: one sentence each."""
+"""Writes the warnings of a dataset, one sentence each, to be read before a training."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from beam_pipeline.inputs.labels import (
 )
 from beam_pipeline.inputs.tables.references import BACKSLASHES, MISSING_MARKS
 from beam_pipeline.options import PlanOptions
+from imageshards.errors import install_advice
 from imageshards.manifest import SPLIT_NAMES, TRAIN_NAMES
 from imageshards.text import counted, look_of
 
 _SHOWN_NAMES = 5
-# What people put between several labels, and how many names must have it.
+# Characters that people put between several labels, and how many names must have one.
 _SEPARATORS = "|;,"
 _FEW_NAMES = 3
-# With fewer images, classes of one image each may be meant.
+# In a dataset with fewer images, classes of one image each may be meant.
 _FEW_IMAGES = 20
 _NUMBER = re.compile(r"-?\d{1,15}(\.\d{1,15})?", re.ASCII)
-# Reasons that have a name and are counted as those without one.
+# Reasons that come with a name, and yet count files that were passed over.
 _COUNTED = (EXCLUDED_BY_GLOB, UNREADABLE_FOLDER)
 
 
 def counts_and_names(
     skipped: Iterable[Mapping[str, int]],
 ) -> tuple[dict[str, int], dict[str, list[str]]]:
-    """What `ListImages` passed over, added up: reason → files, and reason → names, sorted."""
+    """Adds up `Listed.skipped` of `ListImages`: reason → files, and reason → sorted names."""
     total: collections.Counter[str] = collections.Counter()
     for each in skipped:
         total.update(each)
@@ -55,13 +56,13 @@ def warnings_of(
     splits: Collection[str],
     names: Mapping[str, Sequence[str]],
 ) -> list[str]:
-    """Warnings of a dataset, or of the plan of one.
+    """Returns the warnings about a dataset or a plan.
 
     Args:
-        counts: Split → class → images that have it, with all classes.
+        counts: Split → class → images with that class, for all classes.
         images: Split → images.
-        splits: Those of --splits.
-        names: Reason → names, of `counts_and_names`.
+        splits: Names of the splits in `--splits`.
+        names: Reason → names, as `counts_and_names` returned them.
     """
     classes: collections.Counter[str] = collections.Counter()
     for of_class in counts.values():
@@ -75,7 +76,7 @@ def warnings_of(
 
 
 def of_copies(between_splits: int) -> Iterator[str]:
-    """The warning of originals that are in more than one split, where there are some."""
+    """Yields a warning if some originals are in more than one split."""
     if between_splits:
         verb = "is" if between_splits == 1 else "are"
         yield (
@@ -85,7 +86,7 @@ def of_copies(between_splits: int) -> Iterator[str]:
         )
 
 
-# Reason → of what there are some, and what is said of them.
+# Reason → the noun for `counted`, and the sentence.
 _OF_INPUT = {
     EMPTY_CLASS_FOLDER: (
         "class folder",
@@ -94,9 +95,9 @@ _OF_INPUT = {
     ),
     UNREAD_FORMAT: (
         "format",
-        "--input holds pictures that are not read, passed over by their names: {names}; HEIC needs "
-        "the extra heif (pip install 'imageshards[heif]'), --extensions says which names count, "
-        "and raw pictures have to be converted",
+        "--input holds pictures that are not read, passed over by their names: {names}; "
+        "--extensions says which names count; convert raw pictures; for HEIC, "
+        + install_advice("heif"),
     ),
     UNREADABLE_FOLDER: (
         "folder",
@@ -138,7 +139,7 @@ def _of_input(names: Mapping[str, Sequence[str]]) -> Iterator[str]:
 
 
 def _of_splits(found: Sequence[str], wanted: Collection[str]) -> Iterator[str]:
-    # If the input has splits of its own, empty default splits are no mistake.
+    # If the input defines other splits, the default splits may be empty.
     asked = set(wanted) != set(PlanOptions().splits) or set(found) <= set(wanted)
     missing = [split for split in wanted if split not in found]
     if missing and asked:
@@ -181,7 +182,7 @@ def _of_class_names(classes: Mapping[str, int], images: int) -> Iterator[str]:
 
 
 def _value_of(name: str) -> str:
-    """What is equal for names that a person takes for one."""
+    """Returns a value that is equal for names that a person may confuse."""
     look = look_of(name)
     return str(float(look)) if _NUMBER.fullmatch(look) else look
 
@@ -192,7 +193,7 @@ def _spelled(same: Sequence[str]) -> str:
 
 
 def _joined_by(separator: str, names: Iterable[str]) -> list[str]:
-    """The names that seem to be made of several: some of their parts occur in other names, too."""
+    """Returns names that seem to be several labels, because their parts occur in other names."""
     joined = sorted(name for name in names if separator in name.strip(separator))
     parts = collections.Counter(p.strip() for name in joined for p in set(name.split(separator)))
     repeated = sum(count for count in parts.values() if count > 1)

@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from beam_pipeline.options import MAX_SHARDS, PlanOptions, is_split_name
 from beam_pipeline.planning.classes import ClassOrder
 from beam_pipeline.planning.refs import SPLIT, KeyHasher
-from imageshards.errors import Arg, UserError
+from imageshards.errors import Arg, UserError, install_advice
 from imageshards.manifest import NONE, ONE, SEVERAL
 from imageshards.text import counted
 
@@ -178,8 +178,7 @@ def _check_labels(labels: Collection[str], kinds: Collection[str], options: Plan
             expected="files below it whose names end as "
             + Arg("extensions")
             + " says (.jpg, .png and others)",
-            remedy="HEIC needs pip install 'imageshards[heif]', and raw pictures have to be "
-            "converted first",
+            remedy=f"convert raw pictures first; for HEIC, {install_advice('heif')}",
         )
     if len(kinds) > 1:
         raise UserError(

@@ -1,1 +1,1 @@
-"""Where a build runs: `choice.choose` gives a `Runner` of this machine or of a cluster."""
+"""Runs a build on this machine or on a cluster: `choice.choose` returns the `Runner`."""

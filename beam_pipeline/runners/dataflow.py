@@ -1,8 +1,7 @@
-"""`--runner DataflowRunner`: checks before a job is submitted, and its errors as sentences.
+"""Runs a build on Google Cloud Dataflow (`--runner DataflowRunner`).
 
 On Dataflow a mistake costs minutes: machines start, images are pulled, then a traceback is logged
-elsewhere. What can be checked without the service is checked here, within seconds; a second job of
-the same name, and so for the same output, is refused by the service.
+elsewhere. So this module checks flags and paths before a job is submitted, within seconds.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from apache_beam.options import pipeline_options as beam_options
 from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
 from apache_beam.runners.dataflow.dataflow_runner import DataflowRuntimeException
 
-from beam_pipeline.option_texts import beam_flag
+from beam_pipeline.option_texts import beam_flag, invalid
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.runners.flags import REQUIREMENTS, checkout_setup
 from beam_pipeline.runners.runner import RemoteRunner
@@ -24,7 +23,7 @@ from imageshards.errors import UserError, last_line
 
 
 class DataflowRunner(RemoteRunner):
-    """Google Cloud Dataflow, which takes minutes to start a worker."""
+    """Runner that submits the job to Google Cloud Dataflow."""
 
     def __init__(self, options: beam_options.PipelineOptions, build: BuildOptions):
         super().__init__(options, build)
@@ -33,16 +32,16 @@ class DataflowRunner(RemoteRunner):
         self._image = options.view_as(beam_options.WorkerOptions).sdk_container_image
 
     def check(self) -> None:
-        """Checks flags, paths and buckets that Beam does not; see `Runner.check`."""
+        """Checks the flags, paths and buckets that Beam does not check; see `Runner.check`."""
         self._check_flags()
         inputs = [("input", source.input) for source in self.build.sources]
         for name, path in [*inputs, ("output", self.build.output)]:
             if storage.is_local(path):
-                raise UserError(
-                    argument=name,
-                    received=f"{path!r}, a path of this machine, which no worker of Dataflow sees",
-                    expected="gs://BUCKET/FOLDER",
-                    remedy="copy the data there (gcloud storage cp -r)",
+                raise invalid(
+                    name,
+                    f"{path!r}, a path of this machine, which no worker of Dataflow sees",
+                    "gs://BUCKET/FOLDER",
+                    "copy the data there (gcloud storage cp -r)",
                 )
         if self.options.view_as(beam_options.TestOptions).dry_run:
             return
@@ -52,11 +51,11 @@ class DataflowRunner(RemoteRunner):
                 storage.check_bucket(folder, flag)
 
     def new_pipeline(self, with_columns: bool = False) -> beam.Pipeline:
-        """See `Runner.new_pipeline`; what Beam's own image lacks for columns is asked for."""
+        """Returns an empty pipeline; its workers install tensorflow-transform for columns."""
         checkout = checkout_setup()
         if with_columns and checkout and not self._image and not self._setup.requirements_file:
             self._setup.requirements_file = os.path.join(os.path.dirname(checkout), REQUIREMENTS)
-            # Else this machine would fetch the sources of all of it, and stage them.
+            # Otherwise Beam's client would download the sources of all packages, and stage them.
             self._setup.requirements_cache = "skip"
             print(
                 f"--requirements_file={self._setup.requirements_file}: for extra columns every "
@@ -67,7 +66,7 @@ class DataflowRunner(RemoteRunner):
         return super().new_pipeline(with_columns)
 
     def _check_flags(self) -> None:
-        # Without a sound --temp_location Beam would make a bucket.
+        # Without a valid --temp_location Beam would make a bucket.
         validator = PipelineOptionsValidator(self.options, None)
         if problems := validator.validate_gcs_path(self._cloud, "temp_location"):
             raise UserError(
@@ -75,20 +74,20 @@ class DataflowRunner(RemoteRunner):
                 remedy="see docs/guides/clusters.md for a whole command",
             )
         if self.options.view_as(beam_options.StandardOptions).streaming:
-            raise UserError(
-                argument=beam_flag("streaming"),
-                received="True, but a build ends with its input",
+            raise invalid(
+                beam_flag("streaming"),
+                "True, but a build ends with its input",
                 remedy="leave it out",
             )
         if self.options.view_as(beam_options.S3Options).s3_secret_access_key:
-            raise UserError(
-                argument=beam_flag("s3_secret_access_key"),
-                received="a secret, and Dataflow shows every flag to whoever may see the job",
+            raise invalid(
+                beam_flag("s3_secret_access_key"),
+                "a secret, and Dataflow shows every flag to whoever may see the job",
                 remedy="copy the input to gs://, or see docs/guides/clusters.md",
             )
         setup = self._setup
         if setup.setup_file:
-            # Beam goes to its folder first, and knows no folder of a bare name.
+            # Beam changes to the folder of this file, and a bare name has no folder.
             setup.setup_file = os.path.abspath(setup.setup_file)
         elif not (self._image or setup.extra_packages or setup.prebuild_sdk_container_engine):
             raise UserError(
@@ -101,7 +100,6 @@ class DataflowRunner(RemoteRunner):
             )
 
     def _failure(self, e: Exception) -> UserError:
-        """Returns the sentence of the worker that ended the job, or one with the job's page."""
         if not isinstance(e, DataflowRuntimeException):
             return super()._failure(e)
         job, cloud = e.result, self._cloud

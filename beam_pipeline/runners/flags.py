@@ -1,4 +1,4 @@
-"""Defaults for flags of a runner that were not given, each with its reason; needs no Beam."""
+"""Returns defaults for the flags of a runner, each with its reason; needs no Beam."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any
 
 LOCAL_RUNNERS = ("direct", "fnapi")
 POOL_ADDRESS = "localhost:50000"
-# A part of every checkout: what Beam's own image lacks for extra columns.
+# Packages that Beam's own image lacks for extra columns; the file is in every checkout.
 REQUIREMENTS = "deploy/dataflow/requirements.txt"
 
-# Flags that may be given several times: the default is added to them.
+# Flags that may be given several times: a default is added to the values that were given.
 _LISTS = ("beam_plugins", "experiments")
-# Masters that mean a cluster inside the job server's own process.
+# Values of --flink_master for a cluster inside the process of the job server.
 _EMBEDDED_FLINK = ("[local]", "[auto]", "[collection]")
-# Where the Google Cloud SDK and Google's own libraries keep the project.
+# Environment variables in which the Google Cloud SDK and Google's libraries expect the project.
 _PROJECT_VARIABLES = ("GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT")
 
 
 def runner_name(text: str | None) -> str:
-    """A --runner as Beam reads it, `portable` or `flink`: in any case, as a class or a word."""
+    """Returns the short name of a `--runner`: `flink` for `FlinkRunner`, a class or a word."""
     return (text or "DirectRunner").rpartition(".")[2].lower().removesuffix("runner")
 
 
 def missing_defaults(given: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the arguments (`--flag=value`) to add to Beam's options `given`, with reasons."""
+    """Returns the arguments (`--flag=value`) to add to Beam's options `given` → their reasons."""
     return {
         f"--{flag}={value}": reason
         for flag, value, reason in _defaults(runner_name(given.get("runner")), given)
@@ -66,7 +66,7 @@ def _defaults(runner: str, given: Mapping[str, Any]) -> Iterator[tuple[str, str,
 
 
 def checkout_setup() -> str | None:
-    """The setup.py of the checkout that this package is in; None without one."""
+    """Returns the path of setup.py if this package runs from a checkout, else None."""
     root = pathlib.Path(__file__).resolve().parents[2]
     is_checkout = (root / REQUIREMENTS).is_file() and (root / "setup.py").is_file()
     return str(root / "setup.py") if is_checkout else None

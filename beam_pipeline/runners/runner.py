@@ -1,4 +1,4 @@
-"""Runners of a build: the local one, and one that submits the job through Beam's own client."""
+"""Runs a build on this machine, or submits the build to a cluster by one of Beam's own clients."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from typing import Any
 import apache_beam as beam
 import grpc
 from apache_beam.options import pipeline_options as beam_options
-from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 from apache_beam.runners.runner import PipelineRunner, PipelineState
 
 from beam_pipeline.option_texts import beam_flag
 from beam_pipeline.options import BuildOptions
 from imageshards import storage
-from imageshards.errors import UserError, last_line, names_flags, naming_flags, user_error_in
+from imageshards.errors import UserError, last_line, user_error_in
 
+# How long the client waits for a cancelled job to end.
 CANCEL_TIMEOUT_SEC = 40.0
 _POLL_SEC = 0.25
 
 
 @dataclasses.dataclass
 class Runner:
-    """Runs the pipelines of one build on this machine; subclasses run them elsewhere.
+    """Runner of the pipelines of one build on this machine; subclasses run them elsewhere.
 
-    Where no runner of Beam's is given, Beam finds one by its options.
+    Beam chooses its own runner by `options` if `beam_runner` is None.
     """
 
     options: beam_options.PipelineOptions
@@ -42,27 +42,27 @@ class Runner:
     local = True
 
     def new_pipeline(self, with_columns: bool = False) -> beam.Pipeline:
-        """Returns an empty pipeline; its workers may need tensorflow-transform for columns.
+        """Returns an empty pipeline; `with_columns` if its workers need tensorflow-transform.
 
         Raises:
             UserError: Beam refuses the options.
         """
         try:
             pipeline = beam.Pipeline(self.beam_runner, options=self.options)
-        # Beam finds the runner and validates the options here, and lists what is wrong.
+        # Beam looks for the runner and validates the options here.
         except (AttributeError, ImportError, ValueError) as e:
             problems = " ".join(str(e).splitlines()[1:]) or str(e)
             raise UserError(
                 f"Beam refuses its flags ({problems.rstrip('.')})", remedy="fix or add the flag"
             ) from e
         if self.local:
-            # Beam's copy of the options lacks it, as the workers of a cluster must.
+            # Beam's copy of the options omits this one, which workers of a cluster must not use.
             google, copied = (
                 options.view_as(beam_options.GoogleCloudOptions)
                 for options in (self.options, pipeline.options)
             )
             copied.impersonate_service_account = google.impersonate_service_account
-        # Only transforms of other languages need it, and a killed process would leave it behind.
+        # Only transforms in other languages use this folder, and a killed process would leave it.
         os.rmdir(pipeline.local_tempdir)
         return pipeline
 
@@ -77,10 +77,10 @@ class Runner:
         """Runs a pipeline to its end.
 
         Returns:
-            Whether the pipeline ran; a dry run does not.
+            True if the pipeline ran, False if this was a dry run.
 
         Raises:
-            UserError: The job failed; the sentence says why, or where to read more.
+            UserError: The job failed; the sentence gives the reason, or the place of the logs.
             RuntimeError: A worker failed; `imageshards.errors.user_error_in` finds its sentence.
             KeyboardInterrupt: On Ctrl-C, when the job has been cancelled.
         """
@@ -89,10 +89,10 @@ class Runner:
 
 
 class RemoteRunner(Runner):
-    """Submits the job by Beam's own client for a job service, Flink or Dataflow, and waits.
+    """Runner that submits the job to a job service, Flink or Dataflow, and waits for its end.
 
-    Progress and logs are on the runner's own pages. Two jobs that write one output are told
-    apart by the commit, which publishes nothing for a job that lost the output.
+    Progress and logs are on the runner's own pages. Two jobs may write to one output: the commit
+    publishes nothing for the job that lost the output.
     """
 
     local = False
@@ -103,9 +103,6 @@ class RemoteRunner(Runner):
         google.job_name = google.job_name or job_name(build.output)
 
     def run(self, pipeline: beam.Pipeline) -> bool:
-        """Runs a job to its end; see `Runner.run`."""
-        if names_flags():
-            pipeline.visit(_NamesFlags())
         try:
             with _quiet_log():
                 result = pipeline.run()
@@ -134,7 +131,7 @@ class RemoteRunner(Runner):
                     if time.monotonic() > deadline:
                         raise TimeoutError(f"it did not end within {CANCEL_TIMEOUT_SEC:.0f} s")
                     time.sleep(_POLL_SEC)
-            except Exception as e:  # noqa: BLE001  # the client is ending anyway, and says why
+            except Exception as e:  # noqa: BLE001  # the client ends anyway, and prints the reason
                 print(
                     f"the job {name} may still run ({_error_text(e)}); it publishes nothing once "
                     "another build of this output has begun",
@@ -143,7 +140,6 @@ class RemoteRunner(Runner):
             raise
 
     def _failure(self, e: Exception) -> UserError:
-        """Returns the sentence for a job that failed or could not be submitted."""
         said = last_line(_error_text(e))
         if isinstance(e, (grpc.RpcError, grpc.FutureTimeoutError)):
             endpoint = self.options.view_as(beam_options.PortableOptions).job_endpoint
@@ -160,35 +156,9 @@ class RemoteRunner(Runner):
         )
 
 
-class _NamesFlags(PipelineVisitor):
-    """Lets each worker name flags in its errors, which reach the client as text.
-
-    The steps of the pipeline carry this to the workers: Beam's worker pool passes no flag on.
-    """
-
-    def visit_transform(self, transform_node: AppliedPTransform) -> None:
-        step = getattr(transform_node.transform, "fn", None)
-        if isinstance(step, beam.DoFn | beam.CombineFn):
-            vars(step)["names_flags"] = self
-
-    enter_composite_transform = visit_transform
-
-    def __reduce__(self) -> Any:
-        return _name_flags, ()
-
-
-_naming = contextlib.ExitStack()
-
-
-def _name_flags() -> None:
-    """Runs when a worker unpickles a step; the worker names flags until it ends."""
-    if not names_flags():
-        _naming.enter_context(naming_flags())
-
-
 @contextlib.contextmanager
 def _quiet_log() -> Iterator[None]:
-    """Keeps the client's log, which repeats the tracebacks of workers, off the terminal."""
+    # The client logs the tracebacks of workers, which would hide our own sentence.
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -198,7 +168,7 @@ def _quiet_log() -> Iterator[None]:
 
 
 def _error_text(e: BaseException) -> str:
-    """Returns what an error says; for a failed call, the words of the server."""
+    # A failed call is printed with its internals; only its details are written for people.
     if isinstance(e, grpc.RpcError) and callable(getattr(e, "details", None)):
         return str(e.details() or e.code())
     return str(e) or type(e).__name__
@@ -207,7 +177,7 @@ def _error_text(e: BaseException) -> str:
 def job_name(output: str) -> str:
     """Returns the name of a build's job: readable, and the same for the same output only.
 
-    Dataflow refuses a second active job of one name, and so of one output.
+    Dataflow refuses a second active job with the same name, and so a second one for an output.
     """
     place = os.path.realpath(output) if storage.is_local(output) else output.rstrip("/")
     words = re.sub(r"[^a-z0-9]+", "-", place.rpartition("/")[2].lower())

@@ -1,6 +1,6 @@
-"""Planned shards are written here: `WriteBalancedTFRecord`, its sink, one shard, one record.
+"""Writes planned shards: `WriteBalancedTFRecord`, its sink, one shard, one record.
 
-A `ShardUnit` comes in; the records of its images are encoded, framed and written to one file,
-in this process or by a pool of local ones; what is known of the file is a `ShardResult`. The pool
-and the results are used where Beam is not loaded.
+A `ShardUnit` lists the images of a shard. Their records are encoded, framed and written to one
+file, in this process or by a pool of local processes; a `ShardResult` describes that file. The pool
+and the results are also used where Beam is not imported.
 """

@@ -1,7 +1,7 @@
-"""Records of finished datasets, read by ranges of their shards and copied with another label.
+"""Reads records of finished datasets by ranges of their shards, and copies them with new labels.
 
-A planned shard takes records from everywhere in its inputs, in the order of a hash. They are read
-window by window, the next while one is written; within a window neighbours are read together.
+A planned shard takes records from everywhere in its inputs, in the order of a hash. This module
+reads them in windows, and within a window reads neighbours in a shard by one request.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ from imageshards.manifest import (
 from imageshards.storage import map_concurrently
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
-# Reason of a record whose bytes are damaged: trying again would not help.
+# Reject reason of a record whose bytes are damaged; unlike a read error, it is permanent.
 DAMAGED = "damaged_record"
 
 _WINDOW_BYTES = 16 << 20
 _WINDOW_RECORDS = 1024
-# Bytes between two wanted records that are read along, as another request would cost more.
+# Up to this many unwanted bytes between two records are read, as another request would cost more.
 _MAX_GAP_BYTES = 64 << 10
-_FRAMING_BYTES = HEADER_BYTES + FOOTER_BYTES
 
 _OF_LABELS = {LABEL_FEATURE, LABELS_FEATURE, CLASS_FEATURE}
 
@@ -43,9 +42,9 @@ _Read = Generator[tuple[ImageRef, bytes | ImageError], None, None]
 
 
 def read_files_and_records(refs: Sequence[ImageRef], max_bytes: int, urls: UrlOptions) -> _Read:
-    """Yields every reference, in order, with its file or its record, or why it cannot be read.
+    """Yields every reference, in order, with the bytes of its file or record, or with an error.
 
-    The other arguments, and what is raised, are those of `read_images`.
+    `max_bytes` and `urls` are as for `read_images`, which raises the same errors.
     """
     files = read_images([ref for ref in refs if not ref.is_record], max_bytes, urls)
     records = read_records([ref for ref in refs if ref.is_record])
@@ -54,15 +53,14 @@ def read_files_and_records(refs: Sequence[ImageRef], max_bytes: int, urls: UrlOp
 
 
 def read_records(refs: Sequence[ImageRef]) -> _Read:
-    """Yields references to records, in order, each with its payload or why it cannot be read."""
+    """Yields references to records, in order, each with the record's payload or an error."""
     windows, ahead = itertools.tee(_windows(refs))
-    # A window is read while the one before it is written.
+    # A window is read while the caller writes the window before.
     for window, found in zip(windows, map_concurrently(_read_window, ahead, 2), strict=True):
         yield from zip(window, found, strict=True)
 
 
 def _windows(refs: Sequence[ImageRef]) -> Iterator[list[ImageRef]]:
-    """Consecutive references, as many as are read at once."""
     window: list[ImageRef] = []
     size_bytes = 0
     for ref in refs:
@@ -77,73 +75,69 @@ def _windows(refs: Sequence[ImageRef]) -> Iterator[list[ImageRef]]:
 
 def _read_window(refs: Sequence[ImageRef]) -> list[bytes | ImageError]:
     ranges = _ranges(refs)
-    are_local = all(storage.is_local(uri) for uri, _ in ranges)
+    are_local = all(storage.is_local(neighbours[0].uri) for neighbours in ranges)
+    # Threads pay off only where each request waits for an answer.
     read = map(_read_range, ranges) if are_local else map_concurrently(_read_range, ranges)
-    found: dict[tuple[str, int], bytes | ImageError] = {}
-    for payloads in read:
-        found.update(payloads)
+    found = {place: payload for payloads in read for place, payload in payloads.items()}
     return [found[ref.uri, ref.offset_bytes] for ref in refs]
 
 
-_Range = tuple[str, list[ImageRef]]
-
-
-def _ranges(refs: Iterable[ImageRef]) -> list[_Range]:
-    """(shard, records) for what is read at once: neighbours."""
-    ranges: list[_Range] = []
+def _ranges(refs: Iterable[ImageRef]) -> list[list[ImageRef]]:
+    """Groups references for requests: neighbours in a shard share a request."""
+    ranges: list[list[ImageRef]] = []
     for ref in sorted(refs, key=lambda r: (r.uri, r.offset_bytes)):
-        if ranges and ranges[-1][0] == ref.uri:
-            last = ranges[-1][1][-1]
-            end = last.offset_bytes + last.size_bytes + _FRAMING_BYTES
-            if ref.offset_bytes - end <= _MAX_GAP_BYTES:
-                ranges[-1][1].append(ref)
-                continue
-        ranges.append((ref.uri, [ref]))
+        last = ranges[-1][-1] if ranges else ref
+        if ranges and last.uri == ref.uri and ref.offset_bytes - _end_of(last) <= _MAX_GAP_BYTES:
+            ranges[-1].append(ref)
+        else:
+            ranges.append([ref])
     return ranges
 
 
-def _read_range(found: _Range) -> dict[tuple[str, int], bytes | ImageError]:
-    path, refs = found
+def _end_of(ref: ImageRef) -> int:
+    return ref.offset_bytes + ref.size_bytes + FOOTER_BYTES + HEADER_BYTES
+
+
+def _read_range(refs: list[ImageRef]) -> dict[tuple[str, int], bytes | ImageError]:
+    path, first = refs[0].uri, refs[0].offset_bytes
     try:
-        first, last = refs[0].offset_bytes, refs[-1]
-        data = storage.read_range(path, first, last.offset_bytes + last.size_bytes + _FRAMING_BYTES)
+        data = storage.read_range(path, first, _end_of(refs[-1]))
     except OSError as e:
         error = ImageError("read_error", e.strerror or str(e))
         return {(path, ref.offset_bytes): error for ref in refs}
     payloads: dict[tuple[str, int], bytes | ImageError] = {}
     for ref in refs:
-        begin = ref.offset_bytes - first
-        framed = data[begin : begin + ref.size_bytes + _FRAMING_BYTES]
+        framed = data[ref.offset_bytes - first : _end_of(ref) - first]
         record = next(tfrecord.scan_records(io.BytesIO(framed), path), None)
-        payloads[path, ref.offset_bytes] = _payload(record)
+        if isinstance(record, tfrecord.Record):
+            payloads[path, ref.offset_bytes] = record.payload
+        else:
+            reason = record.reason if record else "the shard ends before it"
+            payloads[path, ref.offset_bytes] = ImageError(DAMAGED, reason)
     return payloads
-
-
-def _payload(record: tfrecord.Record | tfrecord.RecordError | None) -> bytes | ImageError:
-    if isinstance(record, tfrecord.Record):
-        return record.payload
-    return ImageError(DAMAGED, record.reason if record else "the shard ends before it")
 
 
 def copy_record(
     ref: ImageRef, payload: bytes, class_ids: Mapping[str, int]
 ) -> tuple[bytes, dict[str, Values]]:
-    """A record with the label it has now, and its features; the picture in it stays as it is.
+    """Returns a record with its new label, and the record's features; the picture is unchanged.
 
     Raises:
-        ImageError: It is not the record that was listed, or lacks a feature.
+        ImageError: The payload is not the listed record, or lacks a feature.
     """
     labels = label_features(ref.label, class_ids)
     try:
         found = decode_example(payload)
     except ValueError as e:
         raise ImageError(DAMAGED, str(e)) from e
+    # The dataset may have been replaced since it was listed.
     if found.get(FILENAME_FEATURE) != [ref.key.encode()]:
         raise ImageError(DAMAGED, f"another record is where {ref.key!r} was listed")
     needed = record_features(ONE if isinstance(ref.label, str) else NONE)
     lacking = [name for name in needed if not found.get(name)]
     if lacking:
         raise ImageError(DAMAGED, f"the record has no {lacking[0]}")
+    # With the same labels the record stays the same, byte for byte.
     if {name: found[name] for name in _OF_LABELS & found.keys()} == labels:
         return payload, found
     features = {name: values for name, values in found.items() if name not in _OF_LABELS} | labels
@@ -151,7 +145,7 @@ def copy_record(
 
 
 def label_features(label: Label, class_ids: Mapping[str, int]) -> dict[str, Values]:
-    """The features of a record that say its label, its labels by their ids, or nothing."""
+    """Returns the features for one label, for several labels in the order of ids, or for none."""
     ids = sorted({class_ids[name]: name for name in names_of(label)}.items())
     names = [name.encode() for _, name in ids]
     if label is None:

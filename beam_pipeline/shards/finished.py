@@ -1,4 +1,4 @@
-"""What is kept beside a finished shard, by which a job that is run again finds it."""
+"""Writes and checks the result beside a finished shard, by which a resumed job finds the shard."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from imageshards import storage
 from imageshards.errors import OutputError
 from imageshards.typed import decode
 
-# Errors of the output that every other shard would meet, too.
+# Errors of the output that would stop all shards, not only this one.
 _FATAL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG}
 
 
 def unit_digest(unit: ShardUnit, options: ShardOptions) -> str:
-    """Hash of all that a shard's bytes are a function of, with sizes and times of its files."""
-    image = sorted(dataclasses.asdict(options.image).items())  # their order of today may change
+    """Returns a hash of everything that determines a shard's bytes."""
+    # Everything is sorted, so that a new order of fields does not change the hash.
+    image = sorted(dataclasses.asdict(options.image).items())
     digest = hashlib.sha256(repr((image, sorted(options.versions))).encode())
     digest.update(repr(options.quarantine_bytes).encode())
     features = unit.features and sorted(unit.features.items())
@@ -31,18 +32,18 @@ def unit_digest(unit: ShardUnit, options: ShardOptions) -> str:
     for ref in unit.refs:
         columns = sorted(ref.columns.items()) if ref.columns else None
         where = (ref.offset_bytes, ref.source_bytes) if ref.offset_bytes >= 0 else None
-        said = repr((*ref[:7], columns, where, ref.in_pixels))
-        digest.update(said.encode("utf-8", "backslashreplace"))
+        text = repr((*ref[:7], columns, where, ref.in_pixels))
+        digest.update(text.encode("utf-8", "backslashreplace"))  # file names may have surrogates
     return digest.hexdigest()
 
 
 def finished_result(name: str, places: ShardPlaces, digest: str) -> ShardResult | None:
-    """The result of an earlier run that wrote the very same shard, if it is still whole.
+    """Returns the result of an earlier run that wrote the same shard, if its files are still whole.
 
-    A shard with rejects that may be temporary is no such result: the next run writes it again.
+    Returns None if some rejects may be temporary, because a new attempt may read those images.
     """
     try:
-        # Usually there is none yet, and some stores answer `exists` faster than a failing read.
+        # Usually there is no result yet; some stores answer `exists` faster than a failing read.
         if not storage.is_local(places.staging) and not storage.exists(places.result_path(name)):
             return None
         result = read_result(name, places)
@@ -53,50 +54,53 @@ def finished_result(name: str, places: ShardPlaces, digest: str) -> ShardResult 
     beside = {places.index_path(name): result.index, places.rejects_path(name): result.rejects_file}
     if not all(file is None or _is_whole(path, file) for path, file in beside.items()):
         return None
-    # A commit that was killed may have put another in its place, and kept a copy of this one.
+    # A killed commit may have written an evened-out shard to the final place, and kept a copy of
+    # this one in the staging folder.
     staged = places.staged_path(name)
     for path in dict.fromkeys((places.finished_path(name), places.final_path(name), staged)):
         if _is_whole(path, result.file):
             found = msgspec.structs.replace(result, staged=path == staged)
-            if found != result:  # the commit reads where it is
+            # The commit reads the place of the shard from the result.
+            if found != result:
                 write_result(found, places)
             return msgspec.structs.replace(found, reused=True)
     return None
 
 
 def read_result(name: str, places: ShardPlaces) -> ShardResult:
-    """The result kept beside a finished shard.
+    """Reads the result beside a finished shard.
 
     Raises:
-        OutputError: It is not what a build writes.
+        OutputError: The file is not a result of this shard.
     """
     try:
         result = decode(storage.read(places.result_path(name)), ShardResult)
         if result.name != name:
-            raise ValueError(f"it is that of {result.name!r}")
+            raise ValueError(f"it is the result of {result.name!r}")
         return result
     except ValueError as e:
         raise OutputError(
-            f"{places.result_path(name)!r}, in the folder of an unfinished build, is not what one "
-            f"writes beside a shard ({e})",
+            f"{places.result_path(name)!r}, in the folder of an unfinished build, is not the "
+            f"result of a shard ({e})",
             remedy="delete it and give the same command again",
         ) from e
 
 
 def write_result(result: ShardResult, places: ShardPlaces) -> None:
-    """Makes a shard finished."""
+    """Writes the result beside its shard, which makes the shard finished."""
     storage.write(places.result_path(result.name), msgspec.json.encode(result))
 
 
 def holds(path: str, file: WrittenFile) -> bool:
-    """Returns whether `path` has the version or the bytes that were written.
+    """Returns whether the file at `path` has the version or the bytes that were written.
 
     Raises:
-        OSError: The file cannot be read. A caller must not take this for a file that differs.
+        OSError: The file cannot be read. The file may still be unchanged.
     """
     found = storage.stat(path)
     if found is None or found.size_bytes != file.num_bytes:
         return False
+    # An object of a store has a version, so its bytes need not be read.
     if found.version and found.version == file.version:
         return True
     return storage.sha256_of(path)[1] == file.sha256
@@ -111,7 +115,7 @@ def _is_whole(path: str, file: WrittenFile) -> bool:
 
 
 def output_error(path: str, e: OSError) -> Exception:
-    """An error of the output, as a sentence when it is a known one or a store's."""
+    """Returns a sentence for a known error of the output or of a store, else `e` itself."""
     is_local = storage.is_local(path)
     if e.errno not in _FATAL and is_local:
         return e

@@ -1,9 +1,9 @@
-"""One image's bytes → its record, and what the index says of it."""
+"""Makes the record of one image, with the values that the index stores for the record."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from beam_pipeline.options import ShardOptions
@@ -17,13 +17,11 @@ from imageshards.manifest import BOX_FEATURES, OBJECT_PREFIX
 
 
 class Record(NamedTuple):
-    """A record: its bytes and what they hold, the size of its original or None where that is not
-    known.
-    """
+    """Record of an image: a serialized `tf.train.Example`, and the features in it."""
 
     payload: bytes
     features: dict[str, Values]
-    source_bytes: int | None
+    source_bytes: int | None  # size of the original file, if known
 
 
 def make_record(
@@ -34,36 +32,35 @@ def make_record(
     stats: ShardStats,
     index: int,
 ) -> Record:
-    """The record of an image of a shard, or the one that is copied, counted.
+    """Encodes an image, or copies a record of a dataset, and counts the result.
 
     Args:
-        data: Its original bytes, or those of the record.
-        stats: Where it is counted.
+        data: Bytes of the original file, or payload of the record.
+        stats: Counts of the shard, which are increased.
         index: Number of the image in the shard.
 
     Raises:
-        ImageError: It cannot become a record.
+        ImageError: The image cannot become a record.
     """
+    # The sample is the same in every run, as the order of images in a shard is.
     sample = index % PIXEL_SAMPLE == 0
+    encoded: EncodedImage | None = None
+    sums: Iterable[Iterable[int]] = ()
     if ref.is_record:
         payload, features = copy_record(ref, data, unit.class_ids)
-        sums = sums_of_jpeg(features["image/encoded"][0]) if sample else ()
-        stats.add(ref.source, sums, None)
-        _count_missing(features, stats)
-        return Record(payload, features, ref.source_bytes)
-    encoded = encode_image(data, options.image, want_sums=sample)
-    features = _features_of(ref, data, encoded, unit.class_ids)
-    payload = encode_example(features)
-    stats.add(ref.source, encoded.pixel_sums or (), encoded)
-    _count_missing(features, stats)
-    return Record(payload, features, len(data))
-
-
-def _count_missing(features: Mapping[str, Values], stats: ShardStats) -> None:
-    """Counts the features that are one NaN."""
+        source_bytes = ref.source_bytes
+        if sample:
+            sums = sums_of_jpeg(features["image/encoded"][0])
+    else:
+        encoded = encode_image(data, options.image, want_sums=sample)
+        features = _features_of(ref, data, encoded, unit.class_ids)
+        payload = encode_example(features)
+        sums, source_bytes = encoded.pixel_sums or (), len(data)
+    stats.add(ref.source, sums, encoded)
     for name, values in features.items():
-        if len(values) == 1 and values[0] != values[0]:
+        if len(values) == 1 and values[0] != values[0]:  # only NaN differs from itself
             stats.count("missing", name)
+    return Record(payload, features, source_bytes)
 
 
 def _features_of(
@@ -88,14 +85,15 @@ def _features_of(
 def _follow_picture(
     columns: Mapping[str, Any], encoded: EncodedImage, in_pixels: bool
 ) -> dict[str, Values]:
-    """Columns with their boxes moved as the picture was; boxes out of sight leave.
+    """Returns the columns with boxes that follow the resize and crop of the picture.
 
-    All columns below `image/object/` with one entry per box lose the same entries.
+    A box outside the picture is dropped, with its entry in every column below `image/object/`.
     """
     moved = dict(columns)
     if not all(name in columns for name in BOX_FEATURES):
         return moved
     boxes = list(zip(*(columns[name] for name in BOX_FEATURES), strict=False))
+    # Pixels refer to the original, whose size is known only after the picture was decoded.
     width, height = encoded.box_transform.size_px if in_pixels else (1, 1)
     relative = [(x0 / width, x1 / width, y0 / height, y1 / height) for x0, x1, y0, y1 in boxes]
     kept = map_boxes(relative, encoded.box_transform)

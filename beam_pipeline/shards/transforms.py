@@ -1,12 +1,12 @@
-"""`WriteBalancedTFRecord`: Beam's `WriteToTFRecord` for shards that a plan has chosen."""
+"""Defines `WriteBalancedTFRecord`, Beam's `WriteToTFRecord` for planned shards."""
 
 from __future__ import annotations
 
-import collections
 import concurrent.futures
 import contextlib
 import dataclasses
 import functools
+import itertools
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -36,18 +36,17 @@ from imageshards.tfrecord import read_records
 
 _LOGGER = logging.getLogger(__name__)
 
-# What Beam groups are the names of written shards; all else that is known of one lies beside it.
+# Beam groups only the names of written shards; the result of a shard is a file beside the shard.
 Names = tuple[str, ...]
 
 
 class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
-    """`WriteToTFRecord` whose shards were chosen before a pixel is read.
+    """`WriteToTFRecord` for shards that were planned before any pixel is read.
 
-    Takes `ShardUnit`s, as `PlanShards` makes them, instead of encoded records, and returns the
-    final paths of the files, as `WriteToTFRecord` does. Beam's own transform with `num_shards`
-    sends every byte through a GroupByKey and starts each bundle at a random shard; here only
-    references are shuffled, and every shard's records are known in advance. What Beam runs is its
-    own expansion for `num_shards=0`; the shards are the work of the sink.
+    Takes the `ShardUnit`s of `PlanShards` instead of encoded records, and returns the final paths
+    of the files, as `WriteToTFRecord` does. Beam's own transform with `num_shards` sends every byte
+    through a GroupByKey and starts each bundle at a random shard. This transform shuffles only
+    references. It uses Beam's expansion for `num_shards=0`, with a sink that writes whole shards.
 
     Example:
 
@@ -64,29 +63,28 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
             rejects = files | bp.ReadRejects(write)
             rejects | "Bad" >> beam.Map(print)  # Reject(key='cat/7.jpg', uri=...
 
-    An image that cannot become a record leaves a hole in its shard, and is kept with the reason and
-    its bytes in `quarantine/` beside the shards, a file for each shard that rejected some. To have
-    holes filled from other shards, and a manifest, give `staging` and let `CommitShards` follow. As
-    of `WriteToTFRecord`, files that have the names of these shards are replaced, and others with
-    the prefix stay. Records are never compressed: JPEG does not shrink, and nobody could seek.
+    An image that cannot become a record leaves a hole in its shard. A file in `quarantine/`, one
+    per shard, keeps such images with reasons and bytes. To fill holes from other shards, and to get
+    a manifest, give `staging` and add `CommitShards`. Existing files with the names of these shards
+    are replaced, and other files with the prefix stay, as with `WriteToTFRecord`. Records are never
+    compressed: JPEG does not shrink, and readers could not seek.
 
     Args:
-        file_path_prefix: As for `WriteToTFRecord`, and so are suffix and template: a file is called
-            prefix + split + template + suffix.
-        options: How images become shards; those of `PlanShards`.
+        file_path_prefix: Begin of each path: prefix + split + template + suffix.
+        options: How images become shards, as for `PlanShards`.
         file_name_suffix: For example `.tfrecord`.
-        shard_name_template: As `-SSSSS-of-NNNNN`.
-        staging: Folder where finished shards wait for `CommitShards`, and where a job that is
-            run again finds them; "" to give them their names as soon as all are written.
-        finished: With `staging`, a folder for the shards themselves until then.
-        job: Id in `staging`/job.json that must still be there when a shard is finished.
+        shard_name_template: For example `-SSSSS-of-NNNNN`, as for `WriteToTFRecord`.
+        staging: Folder where finished shards wait for `CommitShards`, and where a resumed job finds
+            them; "" to move shards to their final places as soon as all are written.
+        finished: With `staging`, another folder for the shards themselves until the commit.
+        job: Id that `staging`/job.json must have when a shard is finished; "" for no check.
 
     Attributes:
-        options: As given, with a `run_id` of this transform.
-        places: Where shards lie.
+        options: The given options, with the `run_id` of this transform.
+        places: Paths of the shards.
 
     Raises:
-        ValueError: The suffix is that of compressed files.
+        ValueError: The suffix means compressed files.
     """
 
     def __init__(
@@ -108,7 +106,7 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
             )
         file_path_prefix = storage.place("file_path_prefix", file_path_prefix)
         super().__init__(file_path_prefix, file_name_suffix=file_name_suffix)
-        # Two runs may be given the same options.
+        # Two runs may have the same options, but never the same id.
         self.options = dataclasses.replace(options, run_id=uuid.uuid4().hex)
         self._sink = BalancedSink(
             file_path_prefix, BytesCoder(), file_name_suffix, 0, shard_name_template, plain
@@ -129,11 +127,11 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         self._sink.stores = StoreConfig.of_pipeline(units)
         return (
             super().expand(units)
-            # Beam gives them a time after the end of the global window, where Flink 2.x, which
-            # runs a batch job as a stream, does not let them into a side input.
+            # Beam gives the paths a time after the end of the global window. Flink 2.x, which runs
+            # a batch job as a stream, does not admit such elements to a side input.
             | "InWindow" >> beam.Map(TimestampedValue, MIN_TIMESTAMP)
             | "SpreadFiles" >> beam.Reshuffle()
-        )
+        )  # final path of each shard
 
 
 class ReadRejects(beam.PTransform):
@@ -155,9 +153,13 @@ class ReadRejects(beam.PTransform):
 
 
 class SideBySide(beam.PTransform):
-    """A function of one element, and of what is given, of four elements at the same time.
+    """Transform that applies a function to four elements at the same time, in threads.
 
-    A worker waits for a disk that syncs or a store that answers; no shard needs much of its time.
+    The functions wait for a disk to sync or for a store to answer, and need little CPU time.
+
+    Args:
+        step: A function of an element and of `given`.
+        *given: Further arguments of the function.
     """
 
     def __init__(self, step: Callable[..., Any], *given: Any):
@@ -169,14 +171,14 @@ class SideBySide(beam.PTransform):
         step, given = StoreConfig.of_pipeline(elements).step(self._step), self._given
         return (
             elements
-            # Not more: a shard that is written anew may hold some 30 MB of records.
+            # The commit may rewrite a shard with 30 MB of records in memory, so four must do.
             | "Some" >> beam.BatchElements(4, 4)  # [element]
             | "Do" >> beam.FlatMap(lambda some: map_concurrently(lambda e: step(e, *given), some))
         )
 
 
 def rejects_of(path: str, places: ShardPlaces) -> list[Reject]:
-    """The rejected images of a shard by its final path, from what lies beside it."""
+    """Reads the rejected images of a shard, whose final path is `path`."""
     name = places.name_of(path)
     beside = places.rejects_path(name) if places.staging else places.quarantine_path(name)
     found = read_records(beside) if storage.exists(beside) else ()
@@ -187,24 +189,24 @@ class BalancedSink(tfrecordio._TFRecordSink):
     """Beam's TFRecord sink whose elements are `ShardUnit`s instead of encoded records."""
 
     def write_to(self, places: ShardPlaces, options: ShardOptions) -> None:
-        """Says where shards lie, and how they are written."""
-        # Beam makes 1 of it for an empty template; then one worker would write everything.
+        """Sets the paths of shards and the options by which they are written."""
+        # Beam sets 1 for an empty template, and then one worker would write everything.
         self.num_shards = 0
         self.places = places
         self.stores = StoreConfig()
         self._options = options
         self._made_in = THIS_PROCESS
 
-    # What Beam's `WriteImpl` calls.
+    # Beam's `WriteImpl` calls the following methods.
 
     def initialize_write(self) -> str:
-        """The folder that bundles write to."""
+        """Returns the folder to which bundles write."""
         if self.places.staging:
             return self.places.staging
         return str(self._create_temp_dir(self.file_path_prefix.get()))
 
     def open_writer(self, init_result: str, uid: str) -> ShardWriter:
-        """A writer of planned shards, whatever their number.
+        """Returns a writer for a bundle of planned shards.
 
         Raises:
             UserError: This worker's libraries would write other bytes than the client's.
@@ -217,22 +219,21 @@ class BalancedSink(tfrecordio._TFRecordSink):
         return dataclasses.replace(self.places, staging=init_result)
 
     def pre_finalize(self, init_result: str, writer_results: Iterable[Names]) -> list[Any]:
-        """Deletes files that have the names of these shards, as Beam's own sink does.
+        """Deletes old files with the names of these shards, as Beam's own sink does.
 
-        So a shard that is in its place when `finalize_write` is run again is known to be its work.
-        With `staging` old shards are the commit's business.
+        Then `finalize_write` knows every file in a final place as its own work. With `staging` the
+        commit deletes old shards.
         """
         places = self._places_in(init_result)
 
         def delete_old(name: str) -> None:
-            # A shard that is gone from here was moved to its final name by a `finalize_write`.
+            # A shard that is no longer staged was moved to its final place by `finalize_write`.
             if storage.exists(places.staged_path(name)):
                 storage.delete([places.final_path(name), places.quarantine_path(name)])
 
         if not self.places.staging:
             with storage.using(self.stores.settings()):
-                old = [name for names in writer_results for name in names]
-                collections.deque(map_concurrently(delete_old, old), maxlen=0)
+                list(map_concurrently(delete_old, itertools.chain(*writer_results)))
         return []
 
     def finalize_write(
@@ -242,24 +243,27 @@ class BalancedSink(tfrecordio._TFRecordSink):
         unused_pre_finalize_results: Any,
         w: Any = None,
     ) -> Iterator[str]:
-        """The final paths of all shards.
+        """Yields the final paths of all shards, which are moved there first without `staging`.
 
-        Without `staging` they, and files of what they rejected, are moved there first. A call after
-        one that succeeded or failed, or beside one, finds each file in one of these states:
+        Beam may call this again after a success or a failure, or twice at the same time. A call may
+        find each file of shards and rejects in one of these states:
 
-        - only in the temporary folder, or, in a store, in both places: it is moved;
-        - only in its final place: it was moved before, as `pre_finalize` left no other file there;
-        - in neither: a shard is lost; there are no rejects.
+        - only in the temporary folder, or, in a store, in both places: the file is moved;
+        - only in its final place: another call moved it, as `pre_finalize` left no old file there;
+        - in neither place: a shard is lost; a shard without rejects has no file of rejects.
 
         Raises:
             FileNotFoundError: A shard is lost.
         """
-        names = sorted({name for names in writer_results for name in names})
+        names = sorted(set[str]().union(*writer_results))
         if not self.places.staging:
             places = self._places_in(init_result)
             with storage.using(self.stores.settings()):
                 put = functools.partial(_put_in_place, places)
                 with_rejects = sum(map_concurrently(put, names))
+                # No job needs the rest of the temporary folder.
+                with contextlib.suppress(OSError):
+                    storage.delete_folder(init_result)
             if with_rejects:
                 _LOGGER.warning(
                     "%s of %s* rejected images, which are in %s, with the reasons",
@@ -267,14 +271,11 @@ class BalancedSink(tfrecordio._TFRecordSink):
                     self.file_path_prefix.get(),
                     storage.parent_of(places.quarantine_path("")),
                 )
-            # What is left of it is nobody's.
-            with contextlib.suppress(OSError), storage.using(self.stores.settings()):
-                storage.delete_folder(init_result)
         yield from map(self.places.final_path, names)
 
 
 def _put_in_place(places: ShardPlaces, name: str) -> bool:
-    """Moves a shard and, after it, what it rejected; returns whether there is something of that."""
+    """Moves a shard, and then its rejects; returns whether the shard has rejects."""
     try:
         storage.move(places.staged_path(name), places.final_path(name))
     except FileNotFoundError:
@@ -286,11 +287,11 @@ def _put_in_place(places: ShardPlaces, name: str) -> bool:
 
 
 class ShardWriter(iobase.Writer):
-    """Has the planned shards of a bundle written by a pool of processes; says which.
+    """Writer that has the planned shards of a bundle written by a pool of processes.
 
-    Where the pipeline runs in the process that made it, a bundle may have all shards of the job:
-    they are queued for the pool, and `close` waits for them. In a worker of Beam's each shard is
-    given out as soon as it is written, as Beam does a bundle that fails again as a whole.
+    If the pipeline runs in the process that made it, a bundle may have all shards of the job: they
+    are queued for the pool, and `close` waits for them. A Beam worker returns each name as soon as
+    the shard is written, because Beam repeats a failed bundle as a whole.
     """
 
     def __init__(
@@ -305,7 +306,7 @@ class ShardWriter(iobase.Writer):
         self._written: list[str] = []
 
     def write(self, unit: ShardUnit) -> None:
-        """Writes a shard, or has it written."""
+        """Queues a shard for the pool; in a Beam worker, waits until the shard is written."""
         note_activity("writing shards")
         name = self._places.shard_name(unit)
         how = self._places, self._options
@@ -316,11 +317,11 @@ class ShardWriter(iobase.Writer):
             self.close()
 
     def at_capacity(self) -> bool:
-        """Whether there are shards to give out at once."""
+        """Returns whether there are names of written shards, which Beam then collects."""
         return bool(self._written)
 
     def close(self) -> Names:
-        """The names of the shards, when all of them are written."""
+        """Waits until all queued shards are written; returns their names."""
         self._written += map(_counted_name, self._pool.results(self._queued))
         asked = storage.unreported()
         _count("store", requests=asked.requests, retries=asked.retries)

@@ -1,4 +1,4 @@
-"""Versions of the libraries that decide the bytes of a shard: the same on all hosts."""
+"""Compares the versions of the libraries that decide the bytes of a shard on all hosts."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from imageshards.errors import UserError
 
 
 def byte_versions(icc: str = "drop") -> dict[str, str]:
-    """Versions of what decides the bytes of a shard, and of what converts colours where that is
-    asked for: part of the fingerprint.
+    """Returns the versions of the libraries that decide the bytes of a shard.
+
+    The fingerprint of a dataset depends on them. The colour library counts only if `icc` is
+    `convert`.
     """
     turbo = pillow_features.version_feature("libjpeg_turbo")
     lcms = pillow_features.version_module("littlecms2")
     return {
         "imageshards": __version__,
-        # The version that is loaded, which an upgrade of the package meanwhile does not change.
+        # The loaded version, which an upgrade of the package on the disk does not change.
         "pillow": PIL.__version__,
         "libjpeg": f"turbo {turbo}" if turbo else str(pillow_features.version_codec("jpg")),
-        # Wheels of Pillow bring these; a Pillow of a Linux distribution uses those of the system.
+        # A wheel of Pillow contains these; the Pillow of a Linux distribution uses the system's.
         "libwebp": str(pillow_features.version_module("webp")),
         "libavif": str(pillow_features.version_module("avif")),
         "libtiff": str(pillow_features.version_codec("libtiff")),
-        # Without it a HEIC is a reject.
+        # Without this package a HEIC is rejected.
         "pillow-heif": _installed("pillow-heif"),
         "tensorflow-transform": _installed("tensorflow-transform"),
         **({"littlecms": str(lcms)} if icc == "convert" else {}),
@@ -44,11 +46,7 @@ def _installed(package: str) -> str:
 
 @functools.cache
 def check_versions(expected: tuple[tuple[str, str], ...]) -> None:
-    """Refuses to write other bytes than the client's packages would.
-
-    Raises:
-        UserError: A library that the bytes depend on has another version here.
-    """
+    """Raises `UserError` if a library that decides bytes has not the client's version here."""
     here = byte_versions("convert")
     differ = ", ".join(
         f"{name} {version} here and {here.get(name, 'none')} there"

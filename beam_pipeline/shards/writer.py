@@ -1,4 +1,4 @@
-"""Writes one shard: a unit of work that is done as a whole or not at all."""
+"""Writes one shard, as a whole or not at all, with its index and its rejected images."""
 
 from __future__ import annotations
 
@@ -18,12 +18,7 @@ from beam_pipeline.shards.copying import DAMAGED, read_files_and_records
 from beam_pipeline.shards.finished import finished_result, output_error, unit_digest, write_result
 from beam_pipeline.shards.places import ShardPlaces
 from beam_pipeline.shards.record import make_record
-from beam_pipeline.shards.result import (
-    ShardResult,
-    ShardStats,
-    WrittenFile,
-    count_classes,
-)
+from beam_pipeline.shards.result import ShardResult, ShardStats, WrittenFile, count_classes
 from imageshards import storage
 from imageshards.errors import ImageError
 from imageshards.example import Values, decode_example, encode_example
@@ -33,17 +28,17 @@ from imageshards.storage import AtomicFile
 from imageshards.text import printable
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES, frame_record
 
-# Records are small: one write to the file for some fifty of them.
+# A record has about 20 kB, so one write to the file is for some fifty records.
 _BUFFER_BYTES = 1 << 20
 
 
 def write_shard(
     unit: ShardUnit, places: ShardPlaces, options: ShardOptions, watch: Watch | None = None
 ) -> ShardResult:
-    """Reads, encodes and writes the images of one shard, unless that is done already.
+    """Reads, encodes and writes the images of one shard, unless an earlier run has finished it.
 
-    Details are in the file beside it, not in the result. What is done is counted by `watch`, which
-    knows pictures that are left out.
+    Returns the result without details, which are in the file beside the shard. `watch` counts the
+    images, and rejects pictures that crashed a process before.
 
     Raises:
         OutputError: The output cannot be written.
@@ -56,12 +51,15 @@ def write_shard(
         return finished.without_details()
     rows, stats, label = IndexRows(), ShardStats(), label_kind(unit.refs[0].label)
     try:
+        # Neither file has its final name before its `commit`, so a killed process leaves no file
+        # that looks like a whole shard.
         with (
             AtomicFile(places.finished_path(name)) as file,
             RejectsFile(places.rejects_path(name), options.quarantine_bytes) as rejects,
         ):
-            with RecordFile(file.local_path) as records:
+            with contextlib.closing(RecordFile(file.local_path)) as records:
                 read_bytes = _write_records(unit, options, records, rows, stats, rejects, watch)
+            # Another job may have taken the output over while this shard was written.
             places.check_job()
             result = ShardResult(
                 name=name,
@@ -80,7 +78,7 @@ def write_shard(
                 stats=stats,
                 run_id=options.run_id,
             )
-        write_result(result, places)  # only now is it finished
+        write_result(result, places)  # makes the shard finished, so it comes last
         return result.without_details()
     except OSError as e:
         raise output_error(places.staging, e) from e
@@ -95,7 +93,7 @@ def _write_records(
     rejects: RejectsFile,
     watch: Watch,
 ) -> int:
-    """Writes what the images of a shard became; returns how many bytes of them were read."""
+    """Writes the records and rejects of a shard; returns the number of bytes that were read."""
     read_bytes = 0
     found = read_files_and_records(unit.refs, options.image.max_bytes, options.urls)
     for index, (ref, data) in enumerate(found):
@@ -105,13 +103,13 @@ def _write_records(
             continue
         read_bytes += len(data)
         try:
+            # The picture may crash this process; then the next attempt knows which picture it was.
             with watch.picture(index):
                 record = make_record(ref, data, unit, options, stats, index)
         except ImageError as e:
-            if ref.is_record:
-                rejects.add(ref, e, "copy")
-            else:
-                rejects.add(ref, e, "decode", data)
+            # A record is still in its dataset, so only originals are kept with their bytes.
+            stage, original = ("copy", None) if ref.is_record else ("decode", data)
+            rejects.add(ref, e, stage, original)
             watch.add(1, len(data), 1)
             continue
         records.write(record.payload)
@@ -126,6 +124,7 @@ def _write_records(
 def _write_index(
     rows: IndexRows, label: str, unit: ShardUnit, places: ShardPlaces
 ) -> WrittenFile | None:
+    # Without `AnalyseColumns` in the pipeline the columns of an index are unknown.
     if unit.features is None:
         return None
     name = places.shard_name(unit)
@@ -136,69 +135,63 @@ def _write_index(
 
 
 class RecordFile:
-    """A local file of framed records, hashed on the way; TensorFlow reads it, as it does Beam's."""
+    """Local TFRecord file, which is hashed while it is written."""
 
     def __init__(self, path: str):
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        self._file = open(path, "wb", _BUFFER_BYTES)  # closed by `__exit__`
+        self._file = open(path, "wb", _BUFFER_BYTES)
         self._hash = hashlib.sha256()
         self.num_bytes = 0
 
-    def __enter__(self) -> RecordFile:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Ends the file; may be called again."""
+        """Closes the file; a second call does nothing."""
         self._file.close()
 
     def write(self, payload: bytes) -> None:
-        """Frames and writes one record."""
         framed = frame_record(payload)
         self._file.write(framed)
         self._hash.update(framed)
         self.num_bytes += len(framed)
 
     def written(self, version: str = "") -> WrittenFile:
-        """What it is, when it is closed."""
+        """Returns size and hash of the closed file."""
         return WrittenFile(self.num_bytes, self._hash.hexdigest(), version)
 
 
-class RejectsFile:
-    """The rejected images of a shard, written to a file as they come; without any, there is none.
+class RejectsFile(contextlib.ExitStack):
+    """File of the rejected images of a shard; the first rejected image creates the file.
 
-    So the commit need not read an original again, which may be gone by then, or another. Original
-    bytes are part of it if `keeps_bytes`; `rejects` is what was rejected, in order.
+    The commit reads this file, because an original may be deleted or changed by then.
+
+    Args:
+        path: Path of the file.
+        keeps_bytes: Whether to store the original bytes too.
+
+    Attributes:
+        rejects: The rejected images, in order.
     """
 
     def __init__(self, path: str, keeps_bytes: bool):
+        super().__init__()
         self._keeps_bytes = keeps_bytes
-        self._stack = contextlib.ExitStack()
         self._file = AtomicFile(path)
         self._records: RecordFile | None = None
         self.rejects: list[Reject] = []
 
-    def __enter__(self) -> RejectsFile:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
-
     def add(self, ref: ImageRef, error: ImageError, stage: str, data: bytes | None = None) -> None:
-        """Adds an image, at what stage and why (`read`, `decode`, `copy`), with what was read."""
+        """Adds an image, with the stage that failed: `read`, `decode` or `copy`."""
         label = ", ".join(names_of(ref.label))
-        said = (ref.key, ref.uri, label, str(ref.split), error.code, stage, error.message)
-        reject = Reject(*map(printable, said))
+        fields = (ref.key, ref.uri, label, str(ref.split), error.code, stage, error.message)
+        reject = Reject(*map(printable, fields))
         self.rejects.append(reject)
         if self._records is None:
-            self._stack.enter_context(self._file)
-            self._records = self._stack.enter_context(RecordFile(self._file.local_path))
+            self.enter_context(self._file)
+            self._records = RecordFile(self._file.local_path)
+            self.callback(self._records.close)
         self._records.write(encode_reject(reject, data if self._keeps_bytes else None))
 
     def commit(self) -> WrittenFile | None:
-        """Puts the file, if there is one, in its place; returns what it is."""
+        """Moves the file to its path; returns None if there were no rejects."""
         if self._records is None:
             return None
         self._records.close()
@@ -209,13 +202,13 @@ _REJECT_FEATURES = ("image/filename", *Reject.__struct_fields__[1:])
 
 
 def decode_reject(payload: bytes) -> Reject:
-    """What `encode_reject` made a record of."""
+    """Decodes a record of `encode_reject`."""
     found: Mapping[str, Any] = decode_example(payload, {*_REJECT_FEATURES})
     return Reject(*(found[name][0].decode() for name in _REJECT_FEATURES))
 
 
 def encode_reject(reject: Reject, data: bytes | None) -> bytes:
-    """A reject as `tf.train.Example`, with its original bytes where these are given."""
+    """Encodes a reject as `tf.train.Example`, with the original bytes in `data` if given."""
     texts = zip(_REJECT_FEATURES, msgspec.structs.astuple(reject), strict=True)
     features: dict[str, Values] = {name: [text.encode()] for name, text in texts}
     if data is not None:

@@ -1,8 +1,7 @@
-"""The commands of `imageshards`: where each stands, and what it is for.
+"""Lists the commands of `imageshards`, each with its module and its purpose.
 
-The programs are named here, and by `imageshards/__init__.py` for what people import. A command's
-module has `main(argv)`, which returns an exit code, and `make_parser()`; it is imported when the
-command is run, and `make_parser` loads neither Beam nor TensorFlow.
+The module of a command has `main(argv)`, which returns an exit code, and `make_parser()`, which
+loads neither Beam nor TensorFlow.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from imageshards.errors import UserError
 
 
 class Command(NamedTuple):
-    """A command: the module that is its home, and what it is for, in a line."""
+    """A command: its module, which is imported when the command runs, and its purpose."""
 
     module: str
     purpose: str
 
 
-# By the groups of `imageshards --help`.
+# The groups of `imageshards --help`.
 GROUPS = {
     "datasets": {
         "build": Command(
@@ -56,31 +55,31 @@ COMMANDS = {name: command for group in GROUPS.values() for name, command in grou
 
 
 def import_module(name: str) -> ModuleType:
-    """Imports a module of one of the programs, which are installed beside this package.
+    """Imports a module of this package or of a program beside it.
 
     Raises:
-        UserError: Python would import another package of the program's name, for example the
-            user's own `trainer/` in the working directory.
+        UserError: Python would import another package of this name, for example a folder `trainer/`
+            in the working directory of the user.
     """
     package = name.partition(".")[0]
     ours = os.path.join(os.path.dirname(imageshards.__path__[0]), package)
     spec = importlib.util.find_spec(package)
     found = [*(spec.submodule_search_locations or [spec.origin or ""])] if spec else []
+    # A namespace package has several locations, in the order of `sys.path`.
     if found and os.path.realpath(ours) not in map(os.path.realpath, found):
         raise UserError(
-            f"Python finds another package {package!r}, {found[0]}, before the one that belongs to "
-            f"imageshards, {ours}; rename yours, or start in another folder, without that one on "
-            "PYTHONPATH."
+            f"Python finds another package {package!r}, {found[0]}, before {ours} of imageshards; "
+            "rename yours, or start in another folder, with a PYTHONPATH that does not lead to it."
         )
     return importlib.import_module(name)
 
 
 def load_command(name: str) -> ModuleType:
-    """Imports the module of a command; raises UserError as `import_module` does."""
+    """Imports the module of a command, and raises UserError like `import_module`."""
     return import_module(COMMANDS[name].module)
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
-    """The parser of a command, with all its flags; Beam's own, which `build` passes on, aside."""
+    """Returns the parser of a command; it lacks Beam's own flags, which `build` passes on."""
     parser: argparse.ArgumentParser = load_command(name).make_parser()
     return parser

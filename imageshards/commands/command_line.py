@@ -1,4 +1,4 @@
-"""What the commands of both programs share: their parser, the flag that was meant, their end."""
+"""Shared parts of all commands: the parser, hints for mistyped flags, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -16,35 +16,36 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from imageshards import storage
-from imageshards.errors import UserError, naming_flags, user_error_in
-from imageshards.manifest.records_root import RECORDS_ROOT_HELP
+from imageshards.errors import UserError, install_advice, naming_flags, user_error_in
+from imageshards.manifest import RECORDS_ROOT_HELP, Manifest, load_manifest
 from imageshards.streams import lasting_streams
 
 EXIT_USER_ERROR = 2
 EXIT_STOPPED = 130
-EXIT_NOBODY_READS = 141  # as a shell says of a process that SIGPIPE ended
+EXIT_NOBODY_READS = 141  # A shell reports 128 + 13 for a process that SIGPIPE ended.
 _MAX_HINTS = 3
 
 _OURS = ("imageshards", "beam_pipeline", "trainer")
-# Packages that the leaf does without → the extra that brings them.
+# Package that only some commands need → the extra that brings the package.
 _EXTRAS = {"apache_beam": "pipeline", "keras": "trainer", "tensorflow": "trainer"}
 
 
 def split_names(text: str) -> tuple[str, ...]:
-    r"""The names of a list: between commas, of which `\,` is one that belongs to a name."""
+    r"""Returns the names between commas; `\,` is a comma inside a name."""
     parts = (part.replace("\\,", ",").strip() for part in re.split(r"(?<!\\),", text))
     return tuple(filter(None, parts))
 
 
 def names_or_file(argument: str, text: str) -> tuple[str, ...]:
-    """The names of a list as `split_names` reads it, or the lines of a file that is called so.
+    """Returns the names of a list (`split_names`), or the lines of the text file with this name.
 
     Raises:
-        UserError: The file is missing or no text, or there is no name.
+        UserError: The file is missing or is not text, or there is no name.
     """
     names, path = split_names(text), storage.place(argument, text) if text.strip() else text
     if os.path.isfile(path) or path.endswith(".txt"):
         try:
+            # Editors on Windows begin a file with a byte order mark, which utf-8-sig drops.
             with open(path, encoding="utf-8-sig") as file:
                 names = tuple(line.strip() for line in file if line.strip())
         except (OSError, UnicodeDecodeError) as e:
@@ -60,55 +61,46 @@ def names_or_file(argument: str, text: str) -> tuple[str, ...]:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one sentence, with the flag that may have been meant.
-
-    Flags are written in full: an abbreviation would become another flag with the next version.
-    """
+    """An argument parser that raises a `UserError` for a mistake, with hints for unknown flags."""
 
     def __init__(self, **options: Any):
+        # An abbreviation could become ambiguous, or another flag, in a later version.
         super().__init__(allow_abbrev=False, **options)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's.
+        """Parses arguments like argparse.
 
         Raises:
-            UserError: A flag is unknown, is missing, or has a value it does not take.
+            UserError: A flag is unknown, is missing, or has a wrong value.
         """
         known, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            raise self._unknown(unknown[0])
+            hint = did_you_mean(nearest_flags(unknown[0], self.flags))
+            raise UserError(
+                f"Received {unknown[0]!r}, which is no flag of {self.prog}; {hint}"
+                f"{'See' if hint else 'see'} {self.prog} --help."
+            )
         return known
 
     def error(self, message: str) -> NoReturn:
-        """Called by argparse.
-
-        Raises:
-            UserError: Always.
-        """
+        """Raises a message of argparse as a `UserError`."""
         message = f"{message[:1].upper()}{message[1:].rstrip('.')}"
         raise UserError(f"{message}; see {self.prog} --help.")
 
     @property
     def flags(self) -> list[str]:
-        """All flags, as they are written."""
+        """All flags, with their dashes."""
         return [flag for action in self._actions for flag in action.option_strings]
-
-    def _unknown(self, received: str) -> UserError:
-        hint = did_you_mean(nearest_flags(received, self.flags))
-        return UserError(
-            f"Received {received!r}, which is no flag of {self.prog}; {hint}"
-            f"{'See' if hint else 'see'} {self.prog} --help."
-        )
 
 
 def dataset_parser(command: str, description: str, epilog: str) -> Parser:
-    """A parser of `imageshards COMMAND DIR …`."""
+    """Returns the parser of a command that takes a dataset: `imageshards COMMAND DIR …`."""
     parser = Parser(prog=f"imageshards {command}", description=description, epilog=epilog)
     parser.add_argument(
         "directory",
         metavar="DIR",
         type=functools.partial(storage.absolute_place, "DIR"),
-        help="what a build wrote: a folder, gs:// or s3://",
+        help="the dataset: a folder, gs:// or s3:// place",
     )
     parser.add_argument(
         "--records_root",
@@ -119,16 +111,32 @@ def dataset_parser(command: str, description: str, epilog: str) -> Parser:
     return parser
 
 
+def open_dataset(
+    directory: str | os.PathLike[str], records_root: str | os.PathLike[str] | None
+) -> tuple[str, Manifest]:
+    """Returns the absolute place and the manifest of a dataset, given `dataset_parser`'s flags."""
+    directory = storage.absolute_place("DIR", directory)
+    storage.check_bucket(directory, "DIR")
+    manifest = load_manifest(
+        directory, "DIR", complete=True, adopted=True, records_root=records_root
+    )
+    return directory, manifest
+
+
 def run(
     program: str, body: Callable[[], int], stopped: str = "stopped", prints_result: bool = False
 ) -> int:
-    """Runs `body`, and prints a user's mistake as one sentence on stderr, after the program's name.
+    """Runs the body of a command, and prints a user's mistake as one sentence on standard error.
 
-    Standard output that cannot be written ends a command only if the command `prints_result`.
+    Args:
+        program: The name of the command, which precedes the sentence.
+        body: Does the work and returns an exit code.
+        stopped: The message after Ctrl-C.
+        prints_result: Whether the command must end if standard output cannot be written.
 
     Returns:
-        The exit code of `body`, or 2 for a user's mistake, 130 after Ctrl-C, or 141 where nobody
-        reads a result any more, as `head` does not after its lines.
+        The exit code of `body`, or 2 for a user's mistake, 130 after Ctrl-C, or 141 if the reader
+        of a result has closed the pipe, as `head` does after its lines.
     """
     with naming_flags(), lasting_streams(raises=prints_result) as out:
         try:
@@ -139,14 +147,16 @@ def run(
             print(f"{program}: {str(e) or stopped}.", file=sys.stderr)
             return EXIT_STOPPED
         except Exception as e:
+            # A pipe that its reader closed is the usual end of `imageshards … | head`.
             if e is out.error and isinstance(e, BrokenPipeError):
                 return EXIT_NOBODY_READS
             known = _unwritten(e) if e is out.error else as_user_error(e)
             if known is None:
-                raise
+                raise  # Python prints the traceback of a fault of the program.
             print(f"{program}: {known}", file=sys.stderr)
             return EXIT_USER_ERROR
         finally:
+            # The work is done, so output that nobody could read is worth only a note.
             if not (prints_result or isinstance(out.error, BrokenPipeError | None)):
                 print(f"{program}: note: {_unwritten(out.error)}", file=sys.stderr)
 
@@ -157,15 +167,15 @@ def _unwritten(e: Exception) -> UserError:
 
 
 def as_user_error(e: Exception) -> UserError | None:
-    """The sentence for a user's mistake, or for what is missing on the machine; None for others."""
+    """Returns the error that a user can fix: a mistake, or a lack of the machine; else None."""
     return user_error_in(e) or _not_installed(e) or _no_folder(e)
 
 
 def _no_folder(e: Exception) -> UserError | None:
-    """The sentence where there is no temporary folder, as in a read-only container, or where the
-    working directory was removed."""
+    """Returns the error for a missing temporary folder, or for a removed working directory."""
     if not isinstance(e, FileNotFoundError) or e.filename is not None:
         return None
+    # `tempfile` finds no folder in a read-only container, for example.
     if "No usable temporary directory" in str(e):
         reason = str(e.strerror).replace("usable", "writable")
         return UserError(f"{reason}; set TMPDIR to a folder that may be written.")
@@ -178,13 +188,11 @@ def _no_folder(e: Exception) -> UserError | None:
 
 @contextlib.contextmanager
 def quiet_stderr() -> Iterator[None]:
-    """Keeps lines off the terminal that native code writes before any log level is read.
-
-    So the file descriptor itself is redirected; after an error they are shown.
-    """
+    """Hides standard error of native code for a `with` block; an error in the block shows it."""
     sys.stderr.flush()
+    # Native code writes to the descriptor before it reads any log level.
     terminal = os.dup(2)
-    with open(os.memfd_create("log"), "w+b") as log:  # needs no folder that can be written
+    with open(os.memfd_create("log"), "w+b") as log:  # A file in memory needs no writable folder.
         os.dup2(log.fileno(), 2)
         try:
             yield
@@ -198,15 +206,13 @@ def quiet_stderr() -> Iterator[None]:
 
 
 def search_here(module: str) -> None:
-    """Lets Python find a module that a flag names in the working directory, as `python -m` does.
-
-    A user's package may have the name of one of ours, such as `trainer`. Then its folder is
-    searched after ours.
-    """
+    """Lets Python find a user's module in the working directory, like `python -m`."""
     here, name = os.getcwd(), module.partition(".")[0]
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
     importlib.invalidate_caches()
+    # A user's package may have the same name as ours, for example `trainer`. Python then searches
+    # the folder of the user after ours.
     if name in _OURS and name in sys.modules:
         searched = sys.modules[name].__path__
         folders = (os.path.join(each or here, name) for each in sys.path)
@@ -214,37 +220,37 @@ def search_here(module: str) -> None:
 
 
 def is_ours(module: ModuleType) -> bool:
-    """Whether a module belongs to this project, and not to a user's package of the same name."""
+    """Returns whether a module belongs to this project, not to a user's package of its name."""
     name = module.__name__.partition(".")[0]
     folder = sys.modules[name].__path__[0] if name in _OURS else ""
     return bool(folder) and str(module.__file__).startswith(f"{folder}{os.sep}")
 
 
 def check_installed(package: str) -> None:
-    """Checks that a package is there, without importing it, before a command writes anything.
+    """Checks that a package is installed, without importing it, before a command writes anything.
 
     Raises:
-        ModuleNotFoundError: It is not; `run` makes a sentence of it.
+        ModuleNotFoundError: The package is missing; `run` prints a sentence.
     """
     if importlib.util.find_spec(package) is None:
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
 
 def _not_installed(e: Exception) -> UserError | None:
-    """The sentence where a command needs an extra that is not installed; None for other errors."""
+    """Returns the error for an extra that is not installed; None for a different error."""
     name = (getattr(e, "name", None) or "").partition(".")[0]
     if not isinstance(e, ModuleNotFoundError) or name not in _EXTRAS:
         return None
     return UserError(
-        f"the package {name} is not installed, which this command needs; install it with pip "
-        f"install 'imageshards[{_EXTRAS[name]}]'."
+        f"this command needs the package {name}, which is not installed",
+        remedy=install_advice(_EXTRAS[name]),
     )
 
 
 def nearest_flags(received: str, known: Collection[str]) -> list[str]:
-    """The flags that may have been meant, at most three; none where `received` is one of them.
+    """Returns at most three known flags that a user may have meant by an unknown flag.
 
-    By initials (`--lr` for `--learning_rate`), else by the beginning of a word, else by spelling.
+    Initials come first (`--lr` for `--learning_rate`), then beginnings of a word, then spelling.
     """
     if received.partition("=")[0] in known:
         return []
@@ -259,19 +265,16 @@ def nearest_flags(received: str, known: Collection[str]) -> list[str]:
 
 
 def did_you_mean(names: Sequence[str]) -> str:
-    """`did you mean A, B or C? `; empty for no name."""
+    """Returns `did you mean A, B or C? `; "" for no name."""
     if not names:
         return ""
-    *others, last = names
-    return f"did you mean {' or '.join(filter(None, [', '.join(others), last]))}? "
+    *first, last = names
+    return f"did you mean {' or '.join(filter(None, [', '.join(first), last]))}? "
 
 
 def end_now(code: int) -> NoReturn:
-    """Ends the process when what was registered to run at its exit has run.
-
-    For one that has loaded Beam: taking it and its threads apart takes a second, and for ever if
-    it was interrupted.
-    """
+    """Ends the process after its exit handlers."""
+    # Python needs a second to end Beam and its threads, and waits for ever after an interruption.
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

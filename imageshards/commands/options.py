@@ -1,8 +1,8 @@
-"""Options that are stated once: a dataclass field with its help and its limits.
+"""Declares an option once, as a field of a dataclass with its help and its limits.
 
     epochs: Annotated[int, Option("passes over the training split", least=1)] = 5
 
-From it come a flag (`add_options`) and a check of every value (`check_options`).
+`add_options` makes a flag of the field, and `check_options` checks its value.
 """
 
 from __future__ import annotations
@@ -20,24 +20,23 @@ from typing import Any
 from imageshards.errors import UserError
 
 _METAVARS = {int: "N", float: "X"}
-_NUMBERS = {int: numbers.Integral, float: numbers.Real}  # those of NumPy, too
+_NUMBERS = {int: numbers.Integral, float: numbers.Real}  # These include NumPy's numbers.
 
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """What a field of a configuration means to a person, and the values it takes.
+    """The help of a configuration's field, and the values that the field takes.
 
     Attributes:
-        help: What it is, with its unit; a default that is a text or a number follows by itself.
+        help: The meaning, with the unit; `add_options` appends a default that is a text or number.
         least, above, below, most: Limits of a number.
-        choices: The texts that are allowed.
-        parse: A flag's text → the value, for what is neither text nor number.
-        metavar: What stands for the value in the help.
-        flag: Name of the flag where it is another one than the field's.
-        action: `append` for a flag that may be given several times, `extend` where each is a list.
-        group: Title above the flag in the help; empty for the one of the whole dataclass.
-        place: For a path or URI, the function that makes it of what a user gave: `storage.place`
-            or `storage.absolute_place`.
+        choices: The allowed texts.
+        parse: Turns the text of a flag into a value that is neither text nor number.
+        metavar: The placeholder of the value in the help.
+        flag: The name of the flag, if it differs from the name of the field.
+        action: `append` for a flag that may be repeated, `extend` for repeated lists.
+        group: The title above the flag in the help; "" for the title of the whole dataclass.
+        place: Normalises a path or URI: `storage.place` or `storage.absolute_place`.
     """
 
     help: str
@@ -56,31 +55,30 @@ class Option:
 
 @functools.cache
 def options_of(kind: type) -> Mapping[str, tuple[type, Option]]:
-    """The fields of a dataclass that are options: name → type of its values, and the option."""
+    """Returns the options of a dataclass: name of the field → type of a value, and the option."""
     found = {}
     for name, hint in typing.get_type_hints(kind, include_extras=True).items():
         option = next((o for o in getattr(hint, "__metadata__", ()) if isinstance(o, Option)), None)
         if option:
             plain = typing.get_args(hint)[0]
-            if isinstance(plain, types.UnionType):  # X | None
+            if isinstance(plain, types.UnionType):  # A value that is given for `X | None` is an X.
                 plain = typing.get_args(plain)[0]
             found[name] = (plain, option)
     return found
 
 
 def check_options(config: Any) -> None:
-    """Checks every option of a dataclass's object, and resolves its places; called in its
-    `__post_init__`.
+    """Checks every option of a dataclass in its `__post_init__`, and normalises its places.
 
     Raises:
-        UserError: A value is outside of its option's limits, or of another type.
+        UserError: A value exceeds the limits of its option or has a wrong type.
     """
     kind: type = type(config)
     for name, (_, option) in options_of(kind).items():
         value = getattr(config, name)
         if option.place is not None and value not in (None, ""):
             value = option.place(option.flag or name, value)
-            object.__setattr__(config, name, value)
+            object.__setattr__(config, name, value)  # The dataclass may be frozen.
         if value is not None:
             check_option(kind, name, value)
 
@@ -89,7 +87,7 @@ def check_option(kind: type, name: str, value: Any) -> None:
     """Checks a value of the option `name` of a dataclass.
 
     Raises:
-        UserError: It is outside of the option's limits, or of another type.
+        UserError: The value exceeds the limits of the option or has a wrong type.
     """
     value_type, option = options_of(kind)[name]
     flag = option.flag or name
@@ -102,11 +100,12 @@ def check_option(kind: type, name: str, value: Any) -> None:
 
 
 def check_number(name: str, value: Any, value_type: type, limits: Option) -> None:
-    """Checks a number that the argument or the flag `name` received; `value_type`: int or float.
+    """Checks the number, an int or a float, that the argument or the flag `name` received.
 
     Raises:
-        UserError: The value is no such number, or outside of the limits.
+        UserError: The value is no number of the type or exceeds the limits.
     """
+    # A bool is an int for Python, but never a number that a user means.
     is_number = isinstance(value, _NUMBERS[value_type]) and not isinstance(value, bool)
     if not is_number:
         raise _refused(name, repr(value), "a whole number" if value_type is int else "a number")
@@ -136,8 +135,9 @@ def add_options(
     names: Iterable[str] | None = None,
     title: str = "",
 ) -> None:
-    """Adds a flag for each option of a dataclass, or those of some names, to a parser, in the help
-    under a title if there is one. Flags that are not given leave no attribute.
+    """Adds a flag to a parser for each option of a dataclass, or for the options in `names`.
+
+    `title` is the heading of the flags in the help.
     """
     options = options_of(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}
@@ -149,6 +149,7 @@ def add_options(
         is_shown = isinstance(default, str | int | float) and default != ""
         if is_shown and value_type is not bool and "(default: " not in text:
             text += f" (default: {default})"
+        # An absent flag leaves no attribute, so that the dataclass sets the default.
         how: dict[str, Any] = {"default": argparse.SUPPRESS, "help": text}
         how["required"] = default is field.default_factory is dataclasses.MISSING
         if value_type is bool:
@@ -157,6 +158,7 @@ def add_options(
             parse = option.parse or (value_type if value_type in _METAVARS else None)
             if option.place is not None:
                 parse = functools.partial(option.place, option.flag or name)
+            # Without a metavar argparse lists the choices.
             metavar = option.metavar or (None if option.choices else _METAVARS.get(value_type))
             given = {"type": parse, "metavar": metavar, "choices": option.choices or None}
             given["action"] = option.action

@@ -1,1 +1,1 @@
-"""`imageshards duplicates`: equal and nearly equal pictures of a dataset; without Beam."""
+"""Finds equal and nearly equal pictures of a dataset, for `imageshards duplicates`."""

@@ -1,4 +1,4 @@
-"""The command: finds duplicates, writes the page, the JSON and the keys file."""
+"""Implements `imageshards duplicates DIR` and `imageshards.duplicates`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from imageshards import storage
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import Option, check_number
 from imageshards.errors import UserError, names_arguments
-from imageshards.manifest import DUPLICATES_NAME, Manifest
-from imageshards.storage import absolute_place
+from imageshards.manifest import DUPLICATES_NAME, PAGE_NAME, Manifest, to_json
+from imageshards.output_folder import check_page_folder
 from imageshards.text import counted
 
 if TYPE_CHECKING:
@@ -25,11 +26,11 @@ DEFAULT_DISTANCE = 4
 MAX_DISTANCE = 10
 JSON_NAME = "duplicates.json"
 EXCLUDE_NAME = "exclude.txt"
-_SHOWN = 10  # duplicates that the terminal names
+_SHOWN = 10  # contradictions that the terminal lists
 
 _EPILOG = """\
-Exit codes: 0 done, whatever was found; 1 failed; 2 something to fix; 130
-stopped by Ctrl-C.
+Exit codes: 0 done, with or without duplicates; 1 failed; 2 something to fix;
+130 stopped by Ctrl-C.
 
 example:
   imageshards duplicates shards/
@@ -39,7 +40,7 @@ example:
 
 
 def make_parser() -> Parser:
-    """The parser of `imageshards duplicates`."""
+    """Returns the parser of `imageshards duplicates`."""
     parser = command_line.dataset_parser(
         "duplicates",
         "Finds equal and nearly equal pictures of a dataset, within and between its\n"
@@ -52,7 +53,7 @@ def make_parser() -> Parser:
     add("--distance", type=int, default=DEFAULT_DISTANCE, metavar="BITS",
         help="bits of 64 in which the difference hashes of near duplicates differ at most; 0 for "
         f"equal hashes only (default: {DEFAULT_DISTANCE})")  # fmt: skip
-    add("--output", metavar="FOLDER", type=functools.partial(absolute_place, "output"),
+    add("--output", metavar="FOLDER", type=functools.partial(storage.absolute_place, "output"),
         help=f"folder for the page and its files (default: DIR/{DUPLICATES_NAME})")  # fmt: skip
     add("--workers", type=int, metavar="N", help="processes that decode (default: all cores)")
     return parser
@@ -67,35 +68,31 @@ def duplicates(
     workers: int | None = None,
     records_root: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
-    """Finds equal and nearly equal pictures, as `imageshards duplicates` does; `ims.duplicates`.
+    """Finds equal and nearly equal pictures, like `imageshards duplicates`.
 
-    Writes the page, duplicates.json and exclude.txt, the file of keys for `exclude` of a build.
+    Writes a page, duplicates.json and exclude.txt, a file of keys for `exclude` of a build.
 
         found = ims.duplicates("shards/")
         leaks = [pair for pair in found["pairs"] if pair["kept"]["split"] != pair["other"]["split"]]
 
     Args:
-        data: What a build wrote, here or in a store.
-        distance: Bits of 64 in which the difference hashes of near duplicates differ at most.
-        output: Folder for the page and its files; None for `duplicates/` in the dataset's folder.
-        workers: Processes that decode; None for one per core.
-        records_root: Where the shards of an adopted dataset may lie besides its own folder.
+        data: The dataset, local or in a store.
+        distance: The most bits of 64 in which the difference hashes of near duplicates differ.
+        output: The folder for the page and its files; None for `duplicates/` in the dataset.
+        workers: The number of processes that decode; None for one per core.
+        records_root: A place in which the manifest of an adopted dataset may name shards.
 
     Returns:
-        The content of duplicates.json: counts, then each image that should go with its twin.
+        The content of duplicates.json: counts, and each image that should go with its twin.
 
     Raises:
-        UserError: `data` is no dataset with an index, an argument has a wrong value, or the
+        UserError: `data` is not a dataset with an index, an argument has a wrong value, or the
             output cannot be written.
     """
-    from imageshards import storage
     from imageshards.deduplication.page import page_of
     from imageshards.deduplication.search import find_twins
-    from imageshards.manifest import PAGE_NAME, load_manifest, to_json
-    from imageshards.output_folder import check_page_folder
     from imageshards.progress import ProgressLine
 
-    directory = absolute_place("DIR", data)
     check_number("distance", distance, int, Option(""))
     if not 0 <= distance <= MAX_DISTANCE:
         raise UserError(
@@ -106,16 +103,14 @@ def duplicates(
         )
     if workers is not None:
         check_number("workers", workers, int, Option("", least=1))
-    storage.check_bucket(directory, "DIR")
-    manifest = load_manifest(
-        directory, "DIR", complete=True, adopted=True, records_root=records_root
-    )
+    directory, manifest = command_line.open_dataset(data, records_root)
     folder = output_folder(directory, output)
     check_page_folder("output", folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME)
     exclude = storage.join(folder, EXCLUDE_NAME)
     probe = storage.join(folder, ".probe")
     with _output_errors(folder):
-        storage.write(probe, b"")  # before the work
+        # Hashing takes minutes, so a folder that cannot be written must fail before.
+        storage.write(probe, b"")
         storage.delete([probe])
         storage.delete_unfinished(folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME, ".probe")
     twins, undecodable = find_twins(directory, manifest, distance, workers)
@@ -124,9 +119,10 @@ def duplicates(
         page = page_of(directory, manifest, twins, found, exclude)
     keys, _ = key_lines(found)
     with _output_errors(folder):
-        # First: it says that the others are ours, whenever this is stopped.
+        # The page comes first: `check_page_folder` of a later run takes it as the sign that
+        # imageshards wrote the files beside it, even if this run is stopped here.
         storage.write(storage.join(folder, PAGE_NAME), page.encode())
-        # A file that names no key is refused by --exclude.
+        # `--exclude` refuses a file without keys.
         storage.write(exclude, keys.encode()) if keys else storage.delete([exclude])
         storage.write(storage.join(folder, JSON_NAME), to_json(found).encode())
     return found
@@ -134,22 +130,30 @@ def duplicates(
 
 def output_folder(directory: str, output: str | os.PathLike[str] | None) -> str:
     """Returns the folder for the page and its files."""
-    from imageshards import storage
-
     if output is None:
         return storage.join(directory, DUPLICATES_NAME)
-    return absolute_place("output", output)
+    return storage.absolute_place("output", output)
 
 
 def text_of(found: Mapping[str, Any], folder: str) -> str:
-    """Returns the lines that the command prints of the files in `folder`."""
-    from imageshards import storage
-    from imageshards.manifest import PAGE_NAME
-
+    """Returns the text that the command prints, for results in `folder`."""
+    images = counted(found["num_records"], "image")
+    lines = [
+        f"{images}: {found['exact']:,} exact and {found['near']:,} near duplicates (distance at "
+        f"most {found['distance']})"
+    ]
+    for each in found["splits"]:
+        where = f"in {each['other']} of one in {each['kept']}"
+        lines.append(f"  {where}: {each['exact']:,} exact, {each['near']:,} near")
+    if found["undecodable"]:
+        lines.append(
+            f"{found['undecodable']:,} of {images} cannot be decoded: near duplicates of these are "
+            "not found"
+        )
+    lines.append(f"page: {storage.join(folder, PAGE_NAME)}")
     keys, unfit = key_lines(found)
-    lines = [table_of(found), f"page: {storage.join(folder, PAGE_NAME)}"]
     if keys:
-        lines.append(f"keys of those that should go: {storage.join(folder, EXCLUDE_NAME)}")
+        lines.append(f"keys of the images that should go: {storage.join(folder, EXCLUDE_NAME)}")
     if unfit:
         lines.append(
             f"not in {EXCLUDE_NAME}: {counted(unfit, 'key')} that hold a line break; rename these "
@@ -159,7 +163,7 @@ def text_of(found: Mapping[str, Any], folder: str) -> str:
 
 
 def contradictions(found: Mapping[str, Any]) -> list[str]:
-    """What to say of duplicates with different classes, of which nobody knows the wrong one."""
+    """Returns lines about duplicates with different classes, whose right class is unknown."""
     pairs = [pair for pair in found["pairs"] if not _same_class(pair)]
     if not pairs:
         return []
@@ -193,7 +197,7 @@ def _output_errors(folder: str) -> Iterator[None]:
 
 
 def key_lines(found: Mapping[str, Any]) -> tuple[str, int]:
-    """The text of a file that `--exclude` reads, and how many of the keys no line can hold."""
+    """Returns the text of a file for `--exclude`, and the number of keys that no line can hold."""
     keys = [pair["other"]["key"] for pair in found["pairs"] if _same_class(pair)]
     fit = [key for key in keys if "\n" not in key and not key.endswith("\r")]
     return "".join(f"{key}\n" for key in fit), len(keys) - len(fit)
@@ -202,7 +206,7 @@ def key_lines(found: Mapping[str, Any]) -> tuple[str, int]:
 def summary(
     manifest: Manifest, distance: int, twins: Sequence[Twin], undecodable: int
 ) -> dict[str, Any]:
-    """What duplicates.json says: counts, then each image that should go with its twin."""
+    """Returns the content of duplicates.json: counts, and each image that should go."""
 
     def image(row: Mapping[str, Any]) -> dict[str, Any]:
         return {name: row[name] for name in ("key", "split", "class_name", "shard", "record")}
@@ -210,7 +214,7 @@ def summary(
     counts = Counter((twin.splits, twin.exact) for twin in twins)
     return {
         "fingerprint": manifest.fingerprint,
-        "num_records": sum(split.num_records for split in manifest.splits.values()),
+        "num_records": manifest.num_records,
         "distance": distance,
         "exact": sum(twin.exact for twin in twins),
         "near": sum(not twin.exact for twin in twins),
@@ -232,32 +236,14 @@ def summary(
     }
 
 
-def table_of(found: Mapping[str, Any]) -> str:
-    """The counts, for a terminal."""
-    lines = [
-        f"{counted(found['num_records'], 'image')}: {found['exact']:,} exact and "
-        f"{found['near']:,} near "
-        f"duplicates (distance at most {found['distance']})"
-    ]
-    for each in found["splits"]:
-        where = f"in {each['other']} of one in {each['kept']}"
-        lines.append(f"  {where}: {each['exact']:,} exact, {each['near']:,} near")
-    if found["undecodable"]:
-        lines.append(
-            f"{found['undecodable']:,} of {counted(found['num_records'], 'image')} cannot be "
-            "decoded: near duplicates of these are not found"
-        )
-    return "\n".join(lines)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Runs the command and returns its exit code."""
 
     def body() -> int:
         args = make_parser().parse_args(argv)
-        directory, asked = args.directory, {**vars(args)}
-        del asked["directory"]
-        print(text_of(duplicates(directory, **asked), output_folder(directory, args.output)))
+        folder = output_folder(args.directory, args.output)
+        asked = vars(args)
+        print(text_of(duplicates(asked.pop("directory"), **asked), folder))
         return 0
 
     return command_line.run("imageshards duplicates", body)

@@ -1,4 +1,4 @@
-"""The page of duplicates: pairs side by side, the worst first."""
+"""Draws the page of duplicates: pairs side by side, the worst pairs first."""
 
 from __future__ import annotations
 
@@ -16,14 +16,8 @@ from imageshards.tfrecord import RecordError, read_record
 if TYPE_CHECKING:
     from PIL import Image
 
-# Pairs that are shown, between splits and within them each.
-MAX_SHOWN = 120
+MAX_SHOWN = 120  # pairs between splits, and as many within splits
 _THUMB_PX = 160
-
-
-# Two images with the picture of the one that stays and of the one that goes; None for one that
-# cannot be read.
-Pair = tuple[Twin, "Image.Image | None", "Image.Image | None"]
 
 
 def page_of(
@@ -33,13 +27,17 @@ def page_of(
     found: Mapping[str, Any],
     exclude: str,
 ) -> str:
-    """The page as one HTML document without outside resources.
+    """Returns the page as one HTML document without outside resources.
 
-    `found` is what duplicates.json says, `exclude` the path of the file with keys of those that go.
+    Args:
+        directory, manifest: The dataset.
+        twins: The duplicates, worst first.
+        found: The content of duplicates.json.
+        exclude: The path of the file with the keys of images that should go.
     """
     between = [twin for twin in twins if twin.splits[0] != twin.splits[1]]
     within = [twin for twin in twins if twin.splits[0] == twin.splits[1]]
-    mixed = sum(twin.kept["class_name"] != twin.other["class_name"] for twin in twins)
+    mixed = sum(not twin.same_class for twin in twins)
     return render(
         "imageshards.deduplication",
         "page.jinja",
@@ -65,7 +63,10 @@ def page_of(
     )
 
 
-def _with_pictures(twins: Sequence[Twin], directory: str, manifest: Manifest) -> list[Pair]:
+def _with_pictures(
+    twins: Sequence[Twin], directory: str, manifest: Manifest
+) -> list[tuple[Twin, Image.Image | None, Image.Image | None]]:
+    """Returns each twin with the pictures of the image that stays and of the image that goes."""
     image = manifest.roles.image or ""
 
     def picture(row: Mapping[str, Any]) -> Image.Image | None:
@@ -74,9 +75,10 @@ def _with_pictures(twins: Sequence[Twin], directory: str, manifest: Manifest) ->
             record = read_record(path, row["record"], begin, begin + row["num_bytes"])
             encoded = decode_record(path, record, [image])[image][0]
         except (LookupError, OSError, RecordError):
-            return None  # what is wrong is for verify to say
+            return None  # `imageshards verify` reports the damage.
         return thumbnail(encoded, _THUMB_PX) if isinstance(encoded, bytes) else None
 
+    # One pass of threads reads the pictures of both images of all twins.
     rows = [row for twin in twins for row in (twin.kept, twin.other)]
     found = list(map_concurrently(picture, rows))
     return list(zip(twins, found[::2], found[1::2], strict=True))

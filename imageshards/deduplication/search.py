@@ -1,13 +1,11 @@
-"""Finds the twins of a dataset: its pictures are hashed by several processes and compared here.
+"""Finds the duplicates of a dataset: several processes hash its pictures, this process compares.
 
-Of each record 16 bytes are held: hashes of its original and of its picture. The whole rows of the
-index are read again for those records alone that have a twin.
+Memory holds 16 bytes per record: a hash of its original file and a hash of its picture.
 
 The hash of a picture is the difference hash ("dHash") of Neal Krawetz, "Kind of Like That", 2013
 (https://www.hackerfactor.com/blog/index.php?/archives/529-Kind-of-Like-That.html): the picture is
-made 9x8 pixels small and grey, and each of 64 bits says whether a pixel is darker than its right
-neighbour. Pictures that were resized or compressed anew differ in 0 to 6 bits, those of different
-scenes in about 32.
+reduced to 9x8 grey pixels, and each of 64 bits says whether a pixel is darker than its right
+neighbour. A resized or recompressed picture differs in 0 to 6 bits, a different scene in about 32.
 """
 
 from __future__ import annotations
@@ -33,25 +31,26 @@ from imageshards.progress import with_progress
 from imageshards.tfrecord import RecordError, scan_file
 
 _SIZE_PX = (9, 8)
-# Eight points a side and cell. Averaging all 256x256 pixels takes five times as long and finds
-# the same copies: on 200 photos that were halved, compressed at quality 30 or cropped by 2 %, the
-# mean distances are 1.0, 0.8 and 3.6 bits, of all pixels 0.6, 0.5 and 4.3.
+# Samples of eight by eight points per pixel. Averaging all 256x256 pixels takes five times as long
+# and finds the same copies: for 200 photos that were halved, compressed at quality 30 or cropped by
+# 2 %, the mean distances are 1.0, 0.8 and 3.6 bits with samples, 0.6, 0.5 and 4.3 with all pixels.
 _SAMPLED_PX = (72, 64)
+# The first eight of the nine pixels of each row have a right neighbour.
 _LEFT_PIXELS = [9 * row + column for row in range(8) for column in range(8)]
 
 
 def find_twins(
     directory: str, manifest: Manifest, distance: int, workers: int | None = None
 ) -> tuple[list[Twin], int]:
-    """The twins of a dataset, worst first, and how many pictures could not be hashed.
+    """Returns the twins of a dataset, worst first, and how many pictures could not be hashed.
 
     Args:
-        directory, manifest: The dataset, here or in a store.
-        distance: Bits in which the hashes of near duplicates differ at most.
-        workers: Processes that decode; None for one per core.
+        directory, manifest: The dataset, local or in a store.
+        distance: The most bits in which the hashes of near duplicates differ.
+        workers: The number of processes that decode; None for one per core.
 
     Raises:
-        UserError: Its index or a shard cannot be read, or nearly all pictures look alike.
+        UserError: The index or a shard cannot be read, or nearly all pictures look alike.
     """
     image = manifest.roles.image or ""
     shards = [entry for _, entry in manifest.shards()]
@@ -64,11 +63,13 @@ def find_twins(
     repeated, different = _repeated([hashes[known] for hashes, known in of_pictures])
     pairs = near_pairs(different, distance)
     pictures = np.concatenate([repeated, pairs.ravel()])
+    # The rows of the index are large, so only shards with a twin are read, one at a time.
     tables = []
     for shard, files, (hashes, known) in zip(shards, of_originals, of_pictures, strict=True):
         wanted = np.isin(files, originals) | (np.isin(hashes, pictures) & known)
         if wanted.any():
             table = _rows(directory, shard, COLUMNS, label).filter(pa.array(wanted))
+            # A picture that could not be decoded has the hash 0, which the mask turns into null.
             column = pa.array(hashes[wanted], mask=~known[wanted])
             tables.append(table.append_column("dhash", column))
     twins = choose_twins(pa.concat_tables(tables), pairs) if tables else []
@@ -76,11 +77,11 @@ def find_twins(
 
 
 def count_copies(directory: str, manifest: Manifest) -> tuple[int, int]:
-    """Counts equal originals by the index; of each record 10 bytes are held.
+    """Counts equal originals by the index.
 
     Returns:
-        Images that are a copy of another one, byte for byte: all but one of each original. And
-        originals that stand in more than one split.
+        The number of images that equal an earlier image byte for byte, and the number of originals
+        in more than one split.
     """
     of_splits, num_records = defaultdict(list), 0
     shards = zip(manifest.shards(), _hashes_of_originals(directory, manifest), strict=True)
@@ -93,10 +94,11 @@ def count_copies(directory: str, manifest: Manifest) -> tuple[int, int]:
 
 
 def _hashes_of_originals(directory: str, manifest: Manifest) -> Iterator[np.ndarray]:
-    """Of each shard 64 bits of the SHA-256 of each record's original, uint64."""
+    """Yields for each shard the first 64 bits of the SHA-256 of each original, uint64."""
     entries = [entry for _, entry in manifest.shards()]
     columns = ["source_sha256"]
     for table in storage.map_concurrently(lambda e: _rows(directory, e, columns), entries):
+        # A SHA-256 has four words of 64 bits; the first is enough to tell originals apart.
         digits = "".join(table["source_sha256"].to_pylist())
         yield np.frombuffer(bytes.fromhex(digits), ">u8")[::4].astype(np.uint64)
 
@@ -108,7 +110,7 @@ def _rows(directory: str, entry: Shard, columns: list[str], label: str = ONE) ->
 
 
 def _hash_shard(directory: str, image: str, entry: Shard) -> tuple[np.ndarray, np.ndarray]:
-    """The difference hashes of a shard's pictures, uint64, and which of them are known."""
+    """Returns the difference hashes of a shard's pictures, uint64, and which hashes are known."""
     count = entry.num_records
     hashes, known = np.zeros(count, np.uint64), np.zeros(count, bool)
     try:
@@ -120,7 +122,7 @@ def _hash_shard(directory: str, image: str, entry: Shard) -> tuple[np.ndarray, n
                 features = decode_example(record.payload, {image})
                 found = hash_of_jpeg(features[image][0])
             except (KeyError, IndexError, ValueError):
-                continue  # counted; what is wrong is for verify to say
+                continue  # The caller counts unknown hashes; `imageshards verify` reports damage.
             if found is not None:
                 hashes[record.number], known[record.number] = found, True
     except OSError as e:
@@ -134,17 +136,17 @@ def _hash_shard(directory: str, image: str, entry: Shard) -> tuple[np.ndarray, n
 
 
 def _repeated(hashes: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Those that occur more than once, and all that are different."""
+    """Returns the hashes that occur more than once, and each different hash once."""
     every = np.concatenate([np.empty(0, np.uint64), *hashes])
     different, counts = np.unique(every, return_counts=True)
     return different[counts > 1], different
 
 
 def difference_hash(picture: Image.Image) -> int:
-    """The difference hash of an upright picture, `RGB` or `L`; takes about 40 us for any size.
+    """Returns the difference hash of an upright picture, `RGB` or `L`, in about 40 us.
 
-    Its 64 bits go row by row from the top left, the first is the highest; `(a ^ b).bit_count()` is
-    the distance of two hashes.
+    The highest bit is the pixel at the top left, and the bits go row by row. The distance of two
+    hashes is `(a ^ b).bit_count()`.
     """
     sampled = picture.resize(_SAMPLED_PX, Image.Resampling.NEAREST).convert("L")
     small = sampled.resize(_SIZE_PX, Image.Resampling.BILINEAR)
@@ -154,7 +156,7 @@ def difference_hash(picture: Image.Image) -> int:
 
 
 def hash_of_jpeg(encoded: object) -> int | None:
-    """The difference hash of a record's picture; None where it cannot be decoded."""
+    """Returns the difference hash of a record's picture; None if it cannot be decoded."""
     if not isinstance(encoded, bytes):
         return None
     try:

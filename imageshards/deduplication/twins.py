@@ -1,4 +1,4 @@
-"""Which of two duplicates stays: every image that should go gets the twin that stays."""
+"""Chooses which of two duplicates stays, so that each image that goes has a twin that stays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from imageshards.manifest import TRAIN_NAMES, VALIDATION_NAMES
 
-# Columns of the index that are needed of a record with a twin.
+# The columns of the index that this module needs.
 COLUMNS = [
     "key", "split", "class_name", "shard", "record", "offset", "num_bytes",
     "source_sha256", "source_bytes",
@@ -18,13 +18,13 @@ COLUMNS = [
 
 
 class Twin(NamedTuple):
-    """An image that should go, since another one that stays shows the same.
+    """An image that should go, and an image that stays and shows the same.
 
     Attributes:
-        kept, other: Rows of the index, by column: the image that stays and the one that goes. The
-            names of several labels are one text.
-        exact: Whether their original files are equal, byte for byte.
-        distance: Bits in which the hashes of their pictures differ.
+        kept, other: The rows of the index, by column, of the image that stays and the image that
+            goes. Several class names are one text.
+        exact: Whether the original files are equal byte for byte.
+        distance: The number of bits in which the hashes of the pictures differ.
     """
 
     kept: dict[str, Any]
@@ -34,17 +34,17 @@ class Twin(NamedTuple):
 
     @property
     def splits(self) -> tuple[str, str]:
-        """The splits of both, the one that stays first."""
+        """The splits of the image that stays and of the image that goes."""
         return self.kept["split"], self.other["split"]
 
     @property
     def same_class(self) -> bool:
-        """Whether both have the same labels: else one of them is wrong, and nobody knows which."""
+        """Whether both images have the same labels; if not, one image has a wrong label."""
         return bool(self.kept["class_name"] == self.other["class_name"])
 
     @property
     def badness(self) -> tuple[Any, ...]:
-        """What is to be seen first sorts first: leaks into training, then what is nearest."""
+        """The sort key of the page: leaks into training first, then the nearest twins."""
         between = self.splits[0] != self.splits[1]
         leak = between and any(split in TRAIN_NAMES for split in self.splits)
         nearness = self.distance, not self.exact
@@ -52,27 +52,24 @@ class Twin(NamedTuple):
 
 
 def choose_twins(table: pa.Table, pairs: np.ndarray) -> list[Twin]:
-    """Goes through the records, the most worth keeping first, and keeps what has no kept twin yet.
+    """Returns the images that should go, worst first, so that no two images that stay are twins.
 
-    So no two that stay are twins, and each that goes has a twin that stays: one of another split
-    if there is one, else the nearest.
+    Each image that goes gets a twin that stays: a twin of another split, or else the nearest twin.
 
     Args:
-        table: `COLUMNS` of all records that may have a twin, those that there are, and `dhash`, the
-            hash of the picture, null where there is none.
-        pairs: uint64 [n, 2], different hashes that are near.
-
-    Returns:
-        The twins, worst first.
+        table: The rows of all records that may have a twin: `COLUMNS`, as far as the index has
+            them, and `dhash`, the hash of the picture, null if unknown.
+        pairs: uint64 [n, 2], pairs of different hashes that are near.
     """
     near = defaultdict(list)
     for low, high in pairs.tolist():
         near[low].append(high)
         near[high].append(low)
-    # Of each hash, and of each original, one row is kept at most: equal ones are its twins.
+    # At most one row of each hash and of each original stays, since equal ones are twins.
     kept_of_hash: dict[int, dict[str, Any]] = {}
     kept_of_original: dict[str, dict[str, Any]] = {}
     twins = []
+    # The images that are most worth keeping come first; an image without a kept twin is kept.
     for row in sorted(table.to_pylist(), key=_rank):
         names = row.get("class_name", "")
         row["class_name"] = names if isinstance(names, str) else ", ".join(names)
@@ -89,10 +86,9 @@ def choose_twins(table: pa.Table, pairs: np.ndarray) -> list[Twin]:
 
 
 def _rank(row: dict[str, Any]) -> tuple[Any, ...]:
-    """What is worth keeping sorts first: test, validation, others, training; the larger file.
-
-    What models are compared on stays as it is: its twins leave the training split.
-    """
+    """Returns the sort key by which the image that is most worth keeping comes first."""
+    # Models are compared on test and validation images, so training images go. Then the larger
+    # original stays.
     orders = [(("test",), 0), (VALIDATION_NAMES, 1), (TRAIN_NAMES, 3)]
     order = next((place for names, place in orders if row["split"] in names), 2)
     return order, row["split"], -(row["source_bytes"] or 0), row["key"]

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from PIL import Image, JpegImagePlugin
 from PIL.ImageCms import ImageCmsTransform
 
-from imageshards.errors import ImageError
+from imageshards.errors import ImageError, install_advice
 from imageshards.images.icc import srgb_transform
 from imageshards.images.jpeg_end import with_end
 from imageshards.images.options import ImageOptions
@@ -238,7 +238,7 @@ def _open_other(data: bytes, options: ImageOptions) -> Source:
     except ImportError as e:
         raise ImageError(
             "unsupported_format",
-            "HEIC, for which every machine that decodes needs pip install 'imageshards[heif]'.",
+            f"HEIC; on every machine that decodes, {install_advice('heif')}.",
         ) from e
     image: Any = plugin(io.BytesIO(data))
     _check_pixels(image, options)

@@ -1,7 +1,4 @@
-"""`manifest.json`, the contract between the two programs, and the names of a dataset.
-
-A dataset is a folder with shards and, written last, this file.
-"""
+"""The content and the names of a dataset: a folder with shards and, written last, manifest.json."""
 
 from imageshards.manifest.content import RECORD_FEATURES as RECORD_FEATURES
 from imageshards.manifest.content import RECORD_NAMES as RECORD_NAMES
@@ -12,7 +9,6 @@ from imageshards.manifest.content import File as File
 from imageshards.manifest.content import Image as Image
 from imageshards.manifest.content import IndexFile as IndexFile
 from imageshards.manifest.content import Input as Input
-from imageshards.manifest.content import ListingOptions as ListingOptions
 from imageshards.manifest.content import Manifest as Manifest
 from imageshards.manifest.content import Origin as Origin
 from imageshards.manifest.content import PlanOptions as PlanOptions
@@ -21,7 +17,6 @@ from imageshards.manifest.content import Shard as Shard
 from imageshards.manifest.content import Source as Source
 from imageshards.manifest.content import Split as Split
 from imageshards.manifest.content import find_split as find_split
-from imageshards.manifest.content import is_outside as is_outside
 from imageshards.manifest.content import record_features as record_features
 from imageshards.manifest.content import shard_path as shard_path
 from imageshards.manifest.content import without_index as without_index

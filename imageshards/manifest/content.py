@@ -1,8 +1,8 @@
 """The content of `manifest.json` as typed structs, which are checked when they are decoded.
 
-ARCHITECTURE.md explains the keys. They are fixed by `format_version`; a later release may add keys,
-which this one does not read. A manifest may come from a stranger, so each file name leads to a file
-in the folder of the dataset, and each number is a count.
+`format_version` fixes the keys; a later release may add keys, which this release ignores. A
+manifest may come from a stranger, so each struct checks that its file names stay in the folder of
+the dataset, and that its numbers are counts.
 """
 
 from __future__ import annotations
@@ -39,46 +39,36 @@ from imageshards.manifest.names import (
 )
 from imageshards.typed import Whole
 
-# A file system allows names of 255 bytes; a file has a suffix while it is written.
+# File systems allow names of 255 bytes, and a file has a longer name while it is written.
 _MAX_NAME_BYTES = 200
-_MAX_DIMENSIONS = 32
-_MAX_SIDE_PX = 65_535  # of a JPEG
-_MAX_VALUES = 2**31 - 1  # of a feature: a protobuf message ends at 2 GiB
-# Files of other kinds lie beside the shards, or below these folders.
+_MAX_DIMENSIONS = 32  # NumPy 1 allows no more.
+_MAX_SIDE_PX = 65_535  # the limit of a JPEG
+_MAX_VALUES = 2**31 - 1  # A protobuf message holds at most 2 GiB.
+# A shard with a name of this kind would replace a file or folder of the dataset.
 _NOT_SHARDS = (TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME, INDEX_NAME)
 _NOT_SHARDS_SUFFIXES = (".json", ".txt")
 
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
-"""Neither infinite nor NaN."""
+"""A number that is neither infinite nor NaN."""
 Counts = dict[str, Whole]
 
 
 def _is_plain(name: str) -> bool:
-    """Returns whether a name is that of a file in its folder, and leads nowhere else."""
+    """Returns whether a name leads to a file in its folder and nowhere else."""
     is_one = re.fullmatch(r"[^./\\][^/\\]*", name) is not None and name.isprintable()
     return is_one and len(name.encode()) <= _MAX_NAME_BYTES
 
 
 class File(Struct, frozen=True):
-    """A file of the dataset that is neither a shard nor an index.
-
-    Attributes:
-        num_bytes: Its size.
-        sha256: The SHA-256 of its bytes.
-    """
+    """A file of the dataset that is neither a shard nor an index."""
 
     num_bytes: Whole
     sha256: Sha256
 
 
 class IndexFile(Struct, frozen=True):
-    """The index of a shard.
-
-    Attributes:
-        file: Its path below the dataset, `index/NAME`.
-        num_bytes, sha256: Its size and its SHA-256.
-    """
+    """The index of a shard; `file` is its path below the dataset, `index/NAME`."""
 
     file: str
     num_bytes: Whole
@@ -94,13 +84,11 @@ class Shard(Struct, frozen=True, omit_defaults=True):
     """One TFRecord file.
 
     Attributes:
-        file: Its name.
-        folder: The folder where `imageshards adopt` left it: below the dataset, or where the user
-            allows it (`records_root`). "" for the folder of the dataset.
-        num_records: The number of its records.
-        num_bytes, sha256: Its size and its SHA-256.
-        classes: Class name → records that have it.
-        index: Its index.
+        file: The name of the file.
+        num_records, num_bytes, sha256: The number of records, and the size and SHA-256 of the file.
+        classes: Class name → number of records with the class.
+        index: The file of the index.
+        folder: The folder in which `imageshards adopt` left the file; "" for the dataset's folder.
     """
 
     file: str
@@ -118,23 +106,19 @@ class Shard(Struct, frozen=True, omit_defaults=True):
             raise ValueError(f"file is {self.file!r}; {expected}")
         if "\0" in self.folder or {".", ".."} & {*self.folder.split("/")}:
             raise ValueError(f"folder is {self.folder!r}; expected a folder, without . and ..")
+        # Readers allocate arrays for num_records items, so the file must be able to hold them.
         if self.num_records * FRAME_BYTES > self.num_bytes:
             most = f"expected no more than {self.num_bytes} bytes can hold"
             raise ValueError(f"num_records is {self.num_records}; {most}")
 
     @property
     def name(self) -> str:
-        """The name that no other shard of the dataset has: its file, below its own folder."""
+        """The path of the file with its folder, which differs for each shard of a dataset."""
         return storage.join(self.folder, self.file) if self.folder else self.file
 
 
 class Split(Struct, frozen=True):
-    """The shards of a split.
-
-    Attributes:
-        num_records: The records of all its shards.
-        shards: Its shards, in order.
-    """
+    """The shards of a split, in order, and the number of their records."""
 
     num_records: Whole
     shards: list[Shard]
@@ -158,21 +142,21 @@ class FeatureSpec(Struct, frozen=True):
 
     @property
     def form(self) -> str:
-        """The shape, for people."""
+        """The shape as a phrase."""
         return "variable length" if self.shape is None else f"shape {list(self.shape)}"
 
 
 class Image(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How the pictures were made; None for what is not known, as of adopted records.
+    """The options that made the pictures; None for options that are unknown.
 
     Attributes:
-        size: Pixels of both sides, or (height, width); None where sizes vary.
-        mode: The resize mode; `exact` where adopted pictures share one size, `none` where not.
-        mean, std: One number per channel, of pixels scaled to 0..1.
+        size: Pixels of both sides, or (height, width); None if sizes vary.
+        mode: The resize mode; for adopted pictures `exact` means one size, `none` several.
+        mean, std: One number per channel, for pixels scaled to 0..1.
         filter, quality, ...: The options of `ImageOptions` with these names.
     """
 
-    # Without bounds: with them msgspec 0.22 confuses the two types of the union.
+    # With bounds msgspec 0.22 would confuse the two types of the union.
     size: int | tuple[int, ...] | None
     mode: str
     filter: str | None = None
@@ -200,8 +184,8 @@ class Source(Struct, frozen=True):
 
     Attributes:
         formats: Picture format → originals.
-        notes: What was changed while an original was decoded → originals.
-        missing: Feature → records where it is NaN.
+        notes: Change that decoding made → originals.
+        missing: Feature → records in which the feature is NaN.
     """
 
     formats: Counts = {}
@@ -213,9 +197,9 @@ class Input(Struct, frozen=True):
     """One input of a build.
 
     Attributes:
-        path: Its path or URI.
-        fingerprint: The fingerprint of a dataset; None for other inputs.
-        num_records: Records that were made of it.
+        path: The path or URI of the input.
+        fingerprint: The fingerprint of a dataset; None for images.
+        num_records: The records that were made of the input.
     """
 
     path: str
@@ -233,11 +217,11 @@ class Roles(Struct, frozen=True, omit_defaults=True):
 
 
 class Adopted(Roles, frozen=True):
-    """The roles of features in records that others wrote.
+    """The roles of features in records that no build wrote.
 
     Attributes:
         hot: Features that hold a 0 or 1 for each class, in place of `label`.
-        labels: How many labels a record has.
+        labels: The number of labels of a record.
     """
 
     hot: tuple[str, ...] = ()
@@ -245,7 +229,7 @@ class Adopted(Roles, frozen=True):
 
     @property
     def label_features(self) -> tuple[str, ...]:
-        """The features that the labels of a record are read from; () without labels."""
+        """The features that hold the labels of a record; () without labels."""
         return self.hot or ((self.label,) if self.label else ())
 
 
@@ -261,20 +245,20 @@ class Manifest(Struct, frozen=True, kw_only=True):
         classes: Class names, in the order of their ids.
         first_label: The label of the first class in adopted records; None for 0.
         features: Feature → its dtype and shape.
-        image: How the pictures were made.
-        listed: Images that were listed: records and rejects.
+        image: The options that made the pictures.
+        listed: Number of listed images: records and rejects.
         rejects: Reason → images that did not become a record.
         skipped: Reason → files that were not listed.
         source: Counts of the originals.
-        fingerprint: A hash that changes with the records and with what describes them.
+        fingerprint: A hash that changes with the records and with their description.
         inputs: The inputs of the build.
-        options: The options of the build, for people; `Origin` is what other commands read.
+        options: The options of the build, for people; commands read only `Origin`.
         versions: Library → its version.
         warnings: Sentences for people.
-        copies: Counts of images that are equal to another one, in all and between splits.
-        adopted: The roles of the features in records that others wrote; None for a build.
-        files: Path below the dataset → each file beside shards and index.
-        digest: SHA-256 of all the rest (`digest_of`).
+        copies: Counts of images that equal another image, in all and between splits.
+        adopted: The roles of features in adopted records; None for a build.
+        files: Path below the dataset → each file that is neither a shard nor an index.
+        digest: SHA-256 of the rest (`digest_of`).
     """
 
     format_version: Literal[1]
@@ -305,6 +289,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
             if shard.name in names:
                 raise ValueError(f"splits has the shard {shard.name!r} twice; expected it once")
             names.add(shard.name)
+            # A folder may lead out of the dataset, which only adopted datasets need.
             if shard.folder and not self.adopted:
                 raise ValueError(f"the shard {shard.name!r} has a folder; expected none in a build")
         if self.first_label is not None and not self.adopted:
@@ -314,7 +299,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
                 raise ValueError(f"files has {path!r}; expected a file in the dataset's folder")
 
     def to_builtins(self) -> dict[str, Any]:
-        """Returns the JSON object that is written, with the keys in the order of the fields."""
+        """Returns the JSON object to write, with the keys in the order of the fields."""
+        # An absent key and None mean the same; shorter files are easier to read.
         return {key: value for key, value in msgspec.to_builtins(self).items() if value is not None}
 
     def shards(self) -> Iterator[tuple[str, Shard]]:
@@ -325,23 +311,24 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
     @property
     def num_records(self) -> int:
-        """The records of all splits."""
+        """The number of records in all splits."""
         return sum(split.num_records for split in self.splits.values())
 
     @property
     def label(self) -> str:
-        """How many labels each record has: `ONE`, `NONE` or `SEVERAL`."""
+        """The number of labels of each record: `ONE`, `NONE` or `SEVERAL`."""
         if self.adopted:
             return self.adopted.labels or ONE
         if LABEL_FEATURE in self.features:
             return ONE
         if LABELS_FEATURE in self.features:
             return SEVERAL
+        # Readers of records accept a manifest without label features; classes mean one label.
         return ONE if self.classes else NONE
 
     @property
     def roles(self) -> Roles:
-        """The features that hold picture, label, file name and class name."""
+        """The features that hold the picture, the label, the file name and the class name."""
         if self.adopted:
             return self.adopted
         label = {ONE: LABEL_FEATURE, SEVERAL: LABELS_FEATURE}.get(self.label)
@@ -355,20 +342,20 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
 
 class Column(Struct, frozen=True):
-    """An extra column of the input table, as `--columns` declared it."""
+    """An extra column that `--columns` declared."""
 
     scale: str = "none"
 
 
 class ListingOptions(Struct, frozen=True):
-    """The options of an input that other commands read."""
+    """The options of an input that later commands read."""
 
     group_column: str | None = None
     columns: list[Column] | None = None
 
 
 class PlanOptions(Struct, frozen=True):
-    """The options of the split that other commands read."""
+    """The options of the split that later commands read."""
 
     splits: dict[str, Number] | None = None
     salt: str | None = None
@@ -400,20 +387,20 @@ _SEVERAL_FEATURES = {
     CLASS_FEATURE: FeatureSpec("string", None),
 }
 RECORD_NAMES = frozenset({*RECORD_FEATURES, LABELS_FEATURE})
-"""Features that no extra column can be."""
+"""An extra column cannot have one of these names."""
 
 
 def record_features(label: str) -> dict[str, FeatureSpec]:
-    """Returns the features of every record that a build writes, by how many labels it has."""
+    """Returns the features of every record that a build writes, by the number of labels."""
     if label == ONE:
         return RECORD_FEATURES
-    others = (LABEL_FEATURE, CLASS_FEATURE)
-    kept = {name: spec for name, spec in RECORD_FEATURES.items() if name not in others}
+    of_one = (LABEL_FEATURE, CLASS_FEATURE)
+    kept = {name: spec for name, spec in RECORD_FEATURES.items() if name not in of_one}
     return kept | (_SEVERAL_FEATURES if label == SEVERAL else {})
 
 
 def shard_path(directory: str, name: str) -> str:
-    """Returns where the shard with this `Shard.name` lies, for a dataset in `directory`."""
+    """Returns the path of the shard with this `Shard.name`, for a dataset in `directory`."""
     return name if is_outside(name) else storage.join(directory, name)
 
 
@@ -423,10 +410,10 @@ def is_outside(folder: str) -> bool:
 
 
 def find_split(name: str, splits: Collection[str], argument: str) -> str:
-    """Returns the split of this name, or one whose name means the same: `val` for `validation`.
+    """Returns the split of this name, or of a name that means the same (`val`, `validation`).
 
     Raises:
-        UserError: There is no such split; the error names `argument`.
+        UserError: No split has the name; the error names `argument`.
     """
     names = next((names for names in (TRAIN_NAMES, VALIDATION_NAMES) if name in names), ())
     found = next((one for one in (name, *names) if one in splits), None)
@@ -439,8 +426,8 @@ def find_split(name: str, splits: Collection[str], argument: str) -> str:
 def without_index(splits: Mapping[str, Split]) -> dict[str, Any]:
     """Returns the splits as JSON for a fingerprint, without index files and folders.
 
-    Datasets with the same shards have the same fingerprint, wherever they lie; an index follows
-    from its shard and the version of PyArrow.
+    The fingerprint must not depend on the place of a dataset or on the version of PyArrow, which
+    determines the bytes of an index.
     """
     found: dict[str, Any] = msgspec.to_builtins(splits)
     for split in found.values():

@@ -1,4 +1,4 @@
-"""`manifest.json` is read, checked and written here: the file that makes a folder a dataset."""
+"""Reads, checks and writes `manifest.json`, the file that makes a folder a dataset."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Reject(msgspec.Struct, frozen=True):
     """An image that did not become a record: a line of `quarantine/rejects.jsonl`.
 
     Attributes:
-        key, label, split: The key, label and split that its record would have had.
-        uri: Where the image is.
-        reason: A stable code, such as `truncated`.
+        key, label, split: The key, label and split that the record would have had.
+        uri: The path or URI of the image.
+        reason: A stable code, for example `truncated`.
         stage: `read`, `decode` or `copy`.
-        message: What was found, for people.
+        message: The details for people.
     """
 
     key: str
@@ -50,7 +50,8 @@ class Reject(msgspec.Struct, frozen=True):
 
     @property
     def may_be_temporary(self) -> bool:
-        """Whether another run may accept the image: files and hosts come back, memory is freed."""
+        """Whether another run may accept the image."""
+        # A file or a host may come back, and a crash may have come from a lack of memory.
         return self.stage == "read" or self.reason == "decoder_crashed"
 
 
@@ -62,27 +63,26 @@ def load_manifest(
     adopted: bool = False,
     records_root: str | os.PathLike[str] | None = None,
 ) -> Manifest:
-    """Reads and checks `directory/manifest.json`, whoever wrote it.
-
-    Each file that the manifest names is one of the folder, or of a place that the caller allows;
-    each number is a count; and the content is what was written.
+    """Reads and checks `directory/manifest.json`, which may come from a stranger.
 
     Args:
         directory: The dataset, on this machine or in a store.
         argument: The name of the argument that received `directory`, for errors.
-        complete: Whether the manifest must describe all features and pictures of a build; a reader
-            of records needs less.
-        adopted: Whether the records may be others', which `imageshards adopt` described.
-        records_root: The folder, or place in a store, where adopted records may lie besides the
-            dataset's own folder.
+        complete: Whether the manifest must describe all features and pictures of a build; readers
+            of records need less.
+        adopted: Whether the dataset may be one that `imageshards adopt` described.
+        records_root: A folder or place in a store in which the manifest may name shards, besides
+            the dataset's own folder.
 
     Raises:
         DamagedManifestError: The manifest is damaged.
-        UserError: There is no manifest, it cannot be read, another version wrote it, its store
-            cannot be used, or it leads to a place that is not allowed.
+        UserError: The manifest is missing, cannot be read, comes from a newer version, or names a
+            place that is not allowed; or its store cannot be used.
     """
     directory = storage.place(argument, directory)
     raw = _read(directory, argument)
+    # The order of the checks gives the most helpful error: a manifest that was edited by hand has
+    # the wrong digest, but the wrong key says more.
     try:
         manifest = convert(raw, Manifest)
         convert(manifest.options, Origin)
@@ -94,7 +94,7 @@ def load_manifest(
         raise UserError(
             argument=argument,
             received=f"{directory!r}, TFRecords that others wrote, with a manifest of imageshards "
-            "adopt: they can be trained and evaluated on, and checked",
+            "adopt, which you can check, train on and evaluate on",
             expected="what imageshards build wrote",
         )
     if manifest.digest != digest_of(raw):
@@ -105,13 +105,13 @@ def load_manifest(
 
 
 def _read(directory: str, argument: str) -> dict[str, Any]:
-    """Returns the JSON object in the manifest, of a format that this release knows."""
+    """Returns the JSON object in the manifest, whose format this release must know."""
     try:
         data = storage.read(storage.join(directory, MANIFEST_NAME))
     except (FileNotFoundError, NotADirectoryError):
         raise _no_dataset(argument, directory) from None
     except OSError as e:
-        # TensorFlow quotes a store's whole answer.
+        # TensorFlow quotes the whole answer of a store, over several lines.
         reason = (e.strerror or str(e)).strip().splitlines()[0].rstrip(". ")
         raise UserError(
             argument=argument,
@@ -124,6 +124,7 @@ def _read(directory: str, argument: str) -> dict[str, Any]:
     except ValueError as e:
         wrong = f"whose {MANIFEST_NAME} could not be read ({e})"
         raise _damaged(argument, directory, wrong, expected="the JSON that a build writes") from e
+    # JSON's `true` is an `int` for `isinstance`.
     version = raw.get("format_version")
     if type(version) is int and version > FORMAT_VERSION:
         raise UserError(
@@ -142,7 +143,6 @@ def _damaged(
     raw: Mapping[str, Any] | None = None,
     expected: str = "",
 ) -> DamagedManifestError:
-    """Returns the error for a damaged manifest, with the remedy."""
     is_adopted = raw is not None and "adopted" in raw
     remedy = "write it again by imageshards adopt" if is_adopted else _BUILD_AGAIN
     return DamagedManifestError(
@@ -154,7 +154,7 @@ def _damaged(
 
 
 def _check_complete(manifest: Manifest) -> None:
-    """Raises ValueError where a build would have written more."""
+    """Raises ValueError if the manifest lacks a feature or a size that each build writes."""
     for name, wanted in record_features(manifest.label).items():
         found = manifest.features.get(name)
         if found is None:
@@ -166,14 +166,13 @@ def _check_complete(manifest: Manifest) -> None:
 
 
 def digest_of(manifest: Mapping[str, Any]) -> str:
-    """Returns the SHA-256 of a manifest but its `digest`, as JSON without spaces, keys sorted."""
+    """Returns the SHA-256 of a manifest without its key `digest`, as compact, sorted JSON."""
     rest = {key: value for key, value in manifest.items() if key != "digest"}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _no_dataset(argument: str, directory: str) -> UserError:
-    """Returns the error for a place without a manifest, with what to do."""
     if storage.is_local(directory) and not os.path.isdir(directory):
         what = "is a file" if os.path.lexists(directory) else "does not exist"
         return UserError(
@@ -196,19 +195,21 @@ def _no_dataset(argument: str, directory: str) -> UserError:
 
 
 def _how_to_build(directory: str) -> str:
-    """What to do about a missing dataset: nothing is built into a folder with other files."""
+    """Returns the remedy for a missing dataset, which depends on the files in the folder."""
     staging = storage.join(directory, STAGING_NAME)
     if storage.is_folder(staging):
         before = storage.join(staging, REPLACED_NAME)
         is_there = storage.exists(storage.join(before, MANIFEST_NAME))
         kept = f", and the dataset before it is in {before}" if is_there else ""
         return f"its build has not ended{kept}; wait for it, or run it again if it was stopped"
+    # A store may hold millions of objects; the first names are enough for a guess.
     some = [found.path for found in itertools.islice(storage.files_below(directory), 1000)]
     if any(tfrecord.FILE_NAME.search(storage.name_of(path)) for path in some):
         return f"these are TFRecords, which need one: write it by imageshards adopt {directory}"
     photos = directory.rstrip("/") if some else "PHOTOS"
-    if storage.name_of(photos) in ("", ".", ".."):  # no name to which something could be added
+    if storage.name_of(photos) in ("", ".", ".."):  # These names take no suffix.
         photos = os.path.abspath(directory)
+    # A build refuses a folder that holds files, so its output goes beside the folder of photos.
     output = f"{photos}-shards" if some else directory
     beside = "if these are the photos, " if some else ""
     return f"{beside}build one with imageshards build --input {photos} --output {output}"
@@ -218,9 +219,8 @@ def read_rejects(directory: str) -> Iterator[Reject]:
     """Yields the lines of `quarantine/rejects.jsonl`.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        OSError: The file cannot be read.
-        ValueError: A line is not what a build writes.
+        OSError: The file is missing or cannot be read.
+        ValueError: A line is damaged.
     """
     with storage.open_read(storage.join(directory, QUARANTINE_NAME, REJECTS_NAME)) as file:
         for number, line in enumerate(file, 1):
@@ -233,24 +233,22 @@ def read_rejects(directory: str) -> Iterator[Reject]:
 
 
 def publish_manifest(directory: str, manifest: Manifest) -> Manifest:
-    """Writes `directory/manifest.json`, whole or not at all: from then on it is a dataset.
-
-    No manifest is replaced. The manifest of the same dataset may be there: Beam may run a step
-    again.
+    """Writes `directory/manifest.json`, whole or not at all, which makes the folder a dataset.
 
     Returns:
         The manifest with the digest of its content.
 
     Raises:
-        LeaseLostError: The manifest of another dataset is there.
+        LeaseLostError: The folder has the manifest of another dataset.
     """
     written = msgspec.structs.replace(manifest, digest=digest_of(manifest.to_builtins()))
     path = storage.join(directory, MANIFEST_NAME)
     if not storage.write_new(path, to_json(written.to_builtins())):
+        # The same manifest may exist already, since Beam may run a step again.
         if load_manifest(directory).fingerprint != manifest.fingerprint:
             raise LeaseLostError(
-                f"another process has put a dataset into {directory!r} meanwhile, so this one "
-                "publishes nothing; choose another folder, or give the command again when no other "
+                f"another process has put a dataset into {directory!r} meanwhile, so this command "
+                "publishes nothing; choose another folder, or run the command again when no other "
                 "process writes there."
             )
     storage.sync(directory)
@@ -258,5 +256,5 @@ def publish_manifest(directory: str, manifest: Manifest) -> Manifest:
 
 
 def to_json(value: Any) -> str:
-    """Returns JSON as all our files have it: readable, and the same bytes for the same content."""
+    """Returns readable JSON, with equal bytes for equal content; all JSON files use this form."""
     return json.dumps(value, indent=1, sort_keys=False, ensure_ascii=False) + "\n"

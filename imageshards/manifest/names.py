@@ -14,16 +14,16 @@ INDEX_NAME = "index"
 CROISSANT_NAME = "croissant.json"
 DUPLICATES_NAME = "duplicates"
 PAGE_NAME = "index.html"  # in the folder of the report
-# In the folder of a dataset that is being built.
+# Only an unfinished build has this folder in its output.
 STAGING_NAME = ".staging"
-LOCK_NAME = "lock"  # in the staging folder: held by the job that writes
-REPLACED_NAME = "replaced"  # in the staging folder: the dataset that a build replaces
+LOCK_NAME = "lock"  # in the staging folder; the job that writes the output holds it
+REPLACED_NAME = "replaced"  # in the staging folder; the dataset that a build replaces
 
-# Usual names of a split: a user who asks for one of them accepts any. No split to validate on is
-# called test: a test split measures a model that was chosen without it.
+# A user who asks for one name of a line accepts any name of that line. `test` is no name for
+# validation: a test split measures a model that was chosen without the test split.
 TRAIN_NAMES = ("train", "training")
 VALIDATION_NAMES = ("validation", "val", "valid")
-# Names of folders and files that hold one split.
+# Folders and files with these names hold a split.
 SPLIT_NAMES = {
     *TRAIN_NAMES, *VALIDATION_NAMES, "dev", "eval", "evaluation", "test", "testing",
 }  # fmt: skip
@@ -40,13 +40,13 @@ CLASS_FEATURE = "image/class/text"
 FILENAME_FEATURE = "image/filename"
 SHA256_FEATURE = "image/key/sha256"
 
-# How many labels an image has: `--label` of a build.
+# The number of labels per image, which `build --label` sets.
 ONE, NONE, SEVERAL = "one", "none", "several"
 
-# Columns below this name hold one entry per box: its class, and its four sides, 0..1.
+# Columns with this prefix hold an entry for each box: its class, and its four sides from 0 to 1.
 OBJECT_PREFIX = "image/object/"
 BOX_CLASS_FEATURE = f"{OBJECT_PREFIX}class/text"
 BOX_LABEL_FEATURE = f"{OBJECT_PREFIX}class/label"
 BOX_FEATURES = tuple(f"{OBJECT_PREFIX}bbox/{side}" for side in ("xmin", "xmax", "ymin", "ymax"))
 
-FRAME_BYTES = 16  # of an empty record
+FRAME_BYTES = 16  # The framing of a record, which is all of an empty record.

@@ -1,8 +1,8 @@
-"""Where the shards of an adopted dataset may lie: below its folder, or below a place of the user's.
+"""Checks the folders that the manifest of an adopted dataset names.
 
 `imageshards adopt --output FOLDER` leaves shards where they are, so its manifest names their
-folders. A manifest may come from a stranger. The command line, and no file, says which places a
-manifest may name.
+folders. A manifest may come from a stranger, so only the user allows places outside of the
+dataset's folder.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from imageshards.errors import Arg, UserError
 from imageshards.manifest.content import Manifest, is_outside
 
 RECORDS_ROOT_HELP = (
-    "folder, gs:// or s3:// place where the manifest of an adopted dataset may name shards, also "
-    "below it (default: only the dataset's own folder)"
+    "folder, gs:// or s3:// place in which the manifest of an adopted dataset may name shards "
+    "(default: only the dataset's own folder)"
 )
 
 
@@ -30,26 +30,22 @@ def common_root(folders: Iterable[str]) -> str:
     parts = os.path.commonprefix([folder.rstrip("/").split("/") for folder in folders])
     if parts == [""]:
         return "/"
-    # Without a bucket the name of a store is no place.
+    # Two buckets share only `gs:` and an empty part, which is no place.
     return "" if parts[-1:] == [""] or not parts else "/".join(parts)
 
 
 def check_folders(
     argument: str, directory: str, manifest: Manifest, records_root: str | os.PathLike[str] | None
 ) -> None:
-    """Checks that each folder that a manifest names is a place where it may lead.
-
-    Args:
-        argument: The name of the argument that received `directory`, for errors.
-        directory, manifest: The dataset.
-        records_root: The place that the user named; None for none.
+    """Checks that a manifest names no shard outside of the dataset's folder and `records_root`.
 
     Raises:
-        UserError: The shards of a folder are neither in the dataset nor below `records_root`.
+        UserError: A shard is in another place; the error names `argument`.
     """
     refused = outside_folders(manifest)
     if records_root is not None:
         root = storage.absolute_place("records_root", records_root).rstrip("/")
+        # With a slash at both ends, `/data` does not allow `/data-2`.
         refused = [folder for folder in refused if not f"{_normal(folder)}/".startswith(f"{root}/")]
     if not refused:
         return
@@ -65,6 +61,4 @@ def check_folders(
 
 
 def _normal(place: str) -> str:
-    if not storage.is_local(place):
-        return place.rstrip("/")
-    return os.path.abspath(place)
+    return os.path.abspath(place) if storage.is_local(place) else place.rstrip("/")

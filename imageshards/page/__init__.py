@@ -1,9 +1,7 @@
-"""One report kit for both programs: pages from templates, charts of lines and points,
-thumbnails.
+"""Draws the report pages of both programs: templates, charts of lines and points, thumbnails.
 
-`style.css` and the templates `base.jinja` (the page around the sections) and `kit.jinja`
-(tables, tiles, charts) lie beside this file. jinja2 and Pillow are loaded when something is
-drawn.
+Beside this file lie `style.css` and the templates `base.jinja` (the page around the sections) and
+`kit.jinja` (tables, tiles, charts).
 """
 
 from imageshards.page.charts import Chart as Chart

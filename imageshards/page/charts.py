@@ -1,4 +1,4 @@
-"""Charts that the page's style sheet draws: where lines and points are, and what is written."""
+"""Computes charts: places of lines and points, axes and texts, which `kit.jinja` draws as SVG."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from imageshards.page.page import number
 
-# Lines between few points look like many, so up to this number the points are shown, too.
+# A line between few points looks like many points, so shorter lines show their points.
 MAX_DOTS = 30
-# More would hide each other, and make the page large.
+# More points would overlap and make the page large.
 MAX_POINTS = 2000
-# Axes end at one of these times a power of ten: their halves are easy to read, too.
+# The ends of an axis from zero, times a power of ten; the half of each number is round, too.
 _ROUND = (1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10)
-# Steps of an axis that does not begin at zero.
+# The two equal steps of an axis that does not begin at zero, times a power of ten.
 _STEPS = (1, 2, 2.5, 5, 10)
 _MAX_TICKS = 6
 
@@ -23,7 +23,7 @@ Unit = Callable[[float], str]
 
 
 class Dot(NamedTuple):
-    """A point of a line, in percent from the left and from the top; `title` shows on hover."""
+    """A point in percent from the left and from the top; `title` shows on hover."""
 
     x: float
     y: float
@@ -31,7 +31,7 @@ class Dot(NamedTuple):
 
     @property
     def at(self) -> str:
-        """Its place as a path of SVG has it."""
+        """The coordinates in the syntax of an SVG path."""
         return f"{self.x:.4g} {self.y:.4g}"
 
 
@@ -39,11 +39,11 @@ class Line(NamedTuple):
     """One line of a chart.
 
     Attributes:
-        name: For the legend.
-        kind: How the style sheet draws it: `front`, `back`, `cloud` for points that are not joined,
-            or `best` for a point that stands out.
-        path: In SVG, in percent from the left and from the top.
-        dots: The points that are shown.
+        name: The name in the legend.
+        kind: The class in the style sheet: `front`, `back`, `cloud` for separate points, or `best`
+            for a single marked point.
+        path: The SVG path, in percent from the left and from the top.
+        dots: The visible points.
     """
 
     name: str
@@ -53,14 +53,14 @@ class Line(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """Lines over numbered steps, or points; a macro of `kit.jinja` sets them.
+    """A chart of lines over numbered steps, or of points.
 
     Attributes:
-        title, subtitle: Its heading.
-        description: What a person who does not see the chart is told.
-        scale: What is written at the top of the axis, at its half and at its foot.
-        ticks: (percent of the width from the left, text) below it.
-        lines: From the back to the front.
+        title, subtitle: The heading.
+        description: The text for a screen reader.
+        scale: The numbers at the top, the half and the foot of the vertical axis.
+        ticks: (percent from the left, text) of each mark below the chart.
+        lines: The lines, from the back to the front.
     """
 
     title: str
@@ -82,19 +82,19 @@ def line_chart(
     best: tuple[str, str, int] | None = None,
     unit: Unit = number,
 ) -> Chart | None:
-    """Values over numbered steps, two at least; a line has a gap where there is no finite value.
-
-    A line without any is left out; None where none is left.
+    """Draws lines over at least two numbered steps; a value that is not finite leaves a gap.
 
     Args:
-        title, subtitle, steps: Its heading, and rising numbers, for example of epochs.
-        lines: Name → a value for each step; the last line is in front of the others.
-        noun: What a step is called.
-        least: Where an axis from zero ends at least, whatever the values; None for an axis
-            around the values.
-        best: (name for the legend, line, index of the step) of a point that stands out, where
-            there is such a line.
-        unit: Writes a value.
+        title, subtitle: The heading.
+        steps: Rising numbers, for example of epochs.
+        lines: Name → a value for each step; the last line is in front.
+        noun: The name of a step.
+        least: The least end of an axis from zero; None for an axis around the values.
+        best: (name in the legend, name of a line, index of a step) of a point to mark.
+        unit: Formats a value.
+
+    Returns:
+        The chart, without empty lines; None if all lines are empty.
     """
     finite = {
         name: [v if v is not None and math.isfinite(v) else None for v in values]
@@ -114,6 +114,7 @@ def line_chart(
         step, value = steps[index], found[name][index]
         if value is None:
             return None
+        # SVG counts from the top.
         y = 100 * (top - value) / (top - bottom)
         return Dot(across(step), y, f"{noun} {step}, {name}: {unit(value)}")
 
@@ -139,16 +140,15 @@ def line_chart(
 def scatter_chart(
     title: str, subtitle: str, across: Sequence[float], up: Sequence[float]
 ) -> Chart | None:
-    """Points on two axes of the same scale, and the line where both values are equal.
+    """Draws points on two axes of the same scale, and the line of equal values.
 
-    Points without two finite values are left out; None where none is left. Of more than
-    `MAX_POINTS` some are shown, evenly taken.
+    The chart has at most `MAX_POINTS` of the finite points; None without a finite point.
     """
     pairs = [(x, y) for x, y in zip(across, up, strict=True) if math.isfinite(x + y)]
     if not pairs:
         return None
     bottom, top = _axis(min(map(min, pairs)), max(map(max, pairs)), None)
-    every = -(-len(pairs) // MAX_POINTS)
+    every = -(-len(pairs) // MAX_POINTS)  # Rounded up, so that at most MAX_POINTS are left.
     seen = [[100 * (v - bottom) / (top - bottom) for v in pair] for pair in pairs[::every]]
     some = f", every {every}th of them shown" if every > 1 else ""
     scale = _scale(bottom, top, number)
@@ -166,7 +166,7 @@ def scatter_chart(
 
 
 def _path(dots: Sequence[Dot | None]) -> str:
-    """A line through points, interrupted where there is none."""
+    """Returns the SVG path of a line through points, with a gap for each None."""
     path, pen = "", "M"
     for dot in dots:
         path += f"{pen}{dot.at}" if dot else ""
@@ -175,9 +175,10 @@ def _path(dots: Sequence[Dot | None]) -> str:
 
 
 def _axis(low: float, high: float, least: float | None) -> tuple[float, float]:
-    """Both ends of an axis whose half is easy to read, too."""
+    """Returns both ends of an axis that has round numbers at its ends and its half."""
     if least is not None and low >= 0:
         return 0.0, _round_up(max(high, least))
+    # Equal values need an axis with some height; its step is half of the value.
     flat = high - low <= 1e-6 * abs(high)
     step = _round_up((abs(high) if flat else high - low) / 2, _STEPS)
     while math.floor(low / step) * step + 2 * step < high:
@@ -187,16 +188,18 @@ def _axis(low: float, high: float, least: float | None) -> tuple[float, float]:
 
 
 def _step_ticks(first: int, last: int) -> list[int]:
-    """Both ends, and round numbers between them that keep their distance."""
+    """Returns both ends, and round numbers between them that are not too close."""
     every = 1
     while (last - first) / every > _MAX_TICKS:
-        every = every * 5 // 2 if str(every)[0] == "2" else every * 2  # 1, 2, 5, 10, 20, …
+        # The distances are 1, 2, 5, 10, 20, 50, …
+        every = every * 5 // 2 if str(every)[0] == "2" else every * 2
+    # The text of a mark that is too close to an end would overlap the text of the end.
     inner = range(-(-(first + 1) // every) * every, last, every)
     return [first, *(s for s in inner if min(s - first, last - s) >= every * 0.6), last]
 
 
 def _scale(bottom: float, top: float, unit: Unit) -> tuple[str, str, str]:
-    """What is written at the top of an axis, at its half and at its foot."""
+    """Returns the texts at the top, the half and the foot of an axis."""
     whole, half, foot = (
         unit(int(v) if v == int(v) else v) for v in (top, (top + bottom) / 2, bottom)
     )
@@ -204,8 +207,8 @@ def _scale(bottom: float, top: float, unit: Unit) -> tuple[str, str, str]:
 
 
 def _round_up(value: float, steps: Sequence[float] = _ROUND) -> float:
-    """The next number that is one of `steps` times a power of ten; 1 for nothing."""
-    if value < sys.float_info.min:  # below it there are not all powers of ten
+    """Rounds up to a number of `steps` times a power of ten; 1 for 0."""
+    if value < sys.float_info.min:  # Floats below have no exact power of ten.
         return 1
     power = 10.0 ** math.floor(math.log10(value))
     return next(power * step for step in steps if power * step >= value * 0.9999)

@@ -1,4 +1,4 @@
-"""A page that shows a dataset to people."""
+"""Writes the page that shows a dataset to people, for `imageshards report`."""
 
 from imageshards.reporting.page import try_report, write_report
 

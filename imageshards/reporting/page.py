@@ -1,31 +1,56 @@
-"""`report/`: a page for people, from a manifest and a few records."""
+"""Writes `report/`, a page for people, from a manifest and a few records."""
 
 from __future__ import annotations
 
+import io
 import itertools
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from imageshards import storage
 from imageshards.errors import OutputError
-from imageshards.manifest import PAGE_NAME, REPORT_NAME, Manifest, Reject, read_rejects
-from imageshards.page import render
+from imageshards.example import Values, decode_example
+from imageshards.manifest import (
+    ONE,
+    PAGE_NAME,
+    REPORT_NAME,
+    SEVERAL,
+    Manifest,
+    Reject,
+    Shard,
+    read_rejects,
+    shard_path,
+)
+from imageshards.page import draw_boxes, record_boxes, render, thumbnail
 from imageshards.reporting import sections
-from imageshards.reporting.pictures import Thumb, thumbs_of
+from imageshards.tfrecord import Record, RecordError, read_records, scan_records
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 _LOGGER = logging.getLogger(__name__)
 
+MAX_PICTURES = 64
+THUMB_PX = 128
 _EXAMPLES_PER_REASON = 3
 _MAX_REJECTS_READ = 20_000
 
 
+class Thumb(NamedTuple):
+    """A small RGB picture, at most `THUMB_PX` wide and high, with its label and key."""
+
+    picture: Image.Image
+    label: str
+    key: str
+
+
 class Sheet(NamedTuple):
-    """Pictures of one split, and how many are missing."""
+    """Pictures of a split, and the number of pictures that could not be read."""
 
     split: str
     thumbs: Sequence[Thumb]
@@ -33,10 +58,9 @@ class Sheet(NamedTuple):
 
 
 def write_report(directory: str, manifest: Manifest) -> str:
-    """Writes the page in `directory/report/` and returns its path.
+    """Writes the page of a dataset in `directory/report/` and returns its path.
 
-    Reads the first records of evenly spaced shards and the list of rejects, nothing else;
-    the same dataset always gives the same page.
+    The page shows the first records of evenly spaced shards, so equal datasets give equal pages.
 
     Raises:
         OutputError: The folder cannot be written.
@@ -54,16 +78,17 @@ def write_report(directory: str, manifest: Manifest) -> str:
     except OSError as e:
         raise OutputError(
             f"{folder} could not be written ({e.strerror or e})",
-            expected="a folder with room and write permission",
+            expected="a writable folder with free space",
         ) from e
     return path
 
 
 def try_report(directory: str, manifest: Manifest) -> None:
-    """Writes the report of a dataset; what goes wrong is a warning, as the dataset is there."""
+    """Writes the report of a finished dataset; an error becomes a warning."""
     try:
         write_report(directory, manifest)
     except Exception as e:
+        # The build has succeeded: no fault of the report may make its exit code an error.
         _LOGGER.warning(
             "the dataset in %s is complete, but its report could not be drawn (%s); for another "
             "attempt: imageshards report %s",
@@ -77,10 +102,7 @@ def page_of(
     sheets: Sequence[Sheet],
     rejects: Mapping[str, Sequence[Reject]],
 ) -> str:
-    """The page as one HTML document without outside resources.
-
-    `sheets` are pictures of each split; `rejects` reason → a few lines of rejects.jsonl.
-    """
+    """Returns the page as one HTML document; `rejects` maps each reason to a few examples."""
     return render(
         "imageshards.reporting",
         "page.jinja",
@@ -101,12 +123,98 @@ def page_of(
     )
 
 
-def _reject_examples(directory: str) -> dict[str, list[Reject]]:
+def _reject_examples(directory: str) -> Mapping[str, Sequence[Reject]]:
     examples: defaultdict[str, list[Reject]] = defaultdict(list)
     try:
         for reject in itertools.islice(read_rejects(directory), _MAX_REJECTS_READ):
             if len(examples[reject.reason]) < _EXAMPLES_PER_REASON:
                 examples[reject.reason].append(reject)
     except (OSError, ValueError):
-        return dict(examples)  # The page shows what there is; verify says what is missing.
-    return dict(examples)
+        pass  # The page shows the readable examples; `imageshards verify` reports the damage.
+    return examples
+
+
+def quotas(counts: Sequence[int], wanted: int) -> list[int]:
+    """Returns how many of the `wanted` records to take from each shard, evenly spread.
+
+    `counts` holds the number of records of each shard.
+    """
+    taken = [0] * len(counts)
+    left = min(wanted, sum(counts))
+    # Each round takes one record of each shard that has more, or of evenly spaced shards at last.
+    while left:
+        open_shards = [i for i, count in enumerate(counts) if taken[i] < count]
+        chosen = min(left, len(open_shards))
+        for i in range(chosen):
+            taken[open_shards[(2 * i + 1) * len(open_shards) // (2 * chosen)]] += 1
+        left -= chosen
+    return taken
+
+
+def thumbs_of(
+    directory: str, manifest: Manifest, shards: Sequence[Shard]
+) -> tuple[list[Thumb], int]:
+    """Returns pictures of some shards of a split, and how many could not be read."""
+    wanted = quotas([shard.num_records for shard in shards], MAX_PICTURES)
+    asked = [(shard, count) for shard, count in zip(shards, wanted, strict=True) if count]
+    # Threads hide the latency of a store; a local disk needs none.
+    some = map if storage.is_local(directory) else storage.map_concurrently
+    found = some(lambda each: list(_thumbs(directory, manifest, *each)), asked)
+    thumbs = [thumb for of_shard in found for thumb in of_shard]
+    return thumbs, sum(wanted) - len(thumbs)
+
+
+def _first_records(path: str, count: int, mean_bytes: int) -> Iterator[Record]:
+    """Yields the first records of a shard."""
+    # A store's stream would read far ahead, so one request asks for about twice the usual bytes.
+    if not storage.is_local(path):
+        head = io.BytesIO(storage.read(path, 2 * count * mean_bytes + (64 << 10)))
+        found = list(itertools.islice(scan_records(head, path), count))
+        whole = [record for record in found if isinstance(record, Record)]
+        # Records that are much larger than the mean do not fit, and are read one by one below.
+        if len(whole) == count:
+            yield from whole
+            return
+    yield from itertools.islice(read_records(path), count)
+
+
+def _thumbs(directory: str, manifest: Manifest, shard: Shard, count: int) -> Iterator[Thumb]:
+    roles = manifest.roles
+    mean_bytes = int(shard.num_bytes // max(1, shard.num_records))
+    try:
+        for record in _first_records(shard_path(directory, shard.name), count, mean_bytes):
+            features = decode_example(record.payload)
+            encoded = (features.get(roles.image or "") or [b""])[0]
+            picture = thumbnail(encoded, THUMB_PX) if isinstance(encoded, bytes) else None
+            if picture is not None:
+                key = _text(features, roles.filename)
+                drawn = draw_boxes(picture, record_boxes(features))
+                yield Thumb(drawn, _caption(features, manifest, key), key)
+    except (OSError, RecordError, ValueError):
+        return  # The caller counts missing pictures; `imageshards verify` reports the damage.
+
+
+def _caption(features: Mapping[str, Values], manifest: Manifest, key: str) -> str:
+    """Returns the names of a record's classes; without labels the name of its file."""
+    roles, has = manifest.roles, manifest.label
+    if hot := manifest.hot_features:
+        values = [value for name in hot for value in features.get(name, ())]
+        # Together the features hold a 0 or 1 for each class, in the order of the classes.
+        found = zip(manifest.classes, values, strict=False)
+        return ", ".join(name for name, value in found if value) or "no label"
+    if has != ONE:
+        names = ", ".join(_texts(features, roles.text))
+        return names or "no label" if has == SEVERAL else key.rpartition("/")[2]
+    # Adopted records hold the id of a class, or its name.
+    said, classes = _text(features, roles.label), manifest.classes
+    number = int(said) - (manifest.first_label or 0) if said.isdecimal() else -1
+    return classes[number] if 0 <= number < len(classes) else said
+
+
+def _text(features: Mapping[str, Values], name: str | None) -> str:
+    return next(iter(_texts(features, name)), "")
+
+
+def _texts(features: Mapping[str, Values], name: str | None) -> list[str]:
+    values = features.get(name or "", ())
+    return [v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values]

@@ -1,4 +1,4 @@
-"""The figures in the sections of the report, each from what the manifest says."""
+"""Computes the figures in the sections of the report from the manifest."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from imageshards.manifest import NONE, ONE, SEVERAL, Manifest, Split
 from imageshards.page import Meter, Rows, number, share, size
 from imageshards.progress import text_table
 
-# With more classes than this, only the largest and the smallest are shown at once, and the
-# others, up to a number, to those who ask.
+# With more classes the page shows only the largest and smallest; a list that the reader can open
+# has the first `MAX_LISTED` classes.
 MAX_CLASS_ROWS = 40
 ENDS = 12
 MAX_LISTED = 2000
 
 CLASSES = {NONE: "images have no label", SEVERAL: "an image may have several"}
+# Note about a decoded image → its description.
 NOTES = {
     "exif_rotated": "turned upright as their EXIF orientation says",
     "not_jpeg": "of another format than JPEG, re-encoded",
@@ -36,30 +37,25 @@ NOTES = {
 }
 
 
-def totals(manifest: Manifest) -> tuple[int, int, int]:
-    """Records, shards and bytes of all splits."""
-    shards = [shard for _, shard in manifest.shards()]
-    size_bytes = sum(shard.num_bytes for shard in shards)
-    return sum(shard.num_records for shard in shards), len(shards), size_bytes
-
-
 def tiles(manifest: Manifest) -> list[tuple[str, str, str]]:
-    """The few numbers one looks for first: (name, value, remark)."""
-    records, shards, size_bytes = totals(manifest)
+    """Returns the most important figures: (name, value, remark)."""
+    records, shards = manifest.num_records, [shard for _, shard in manifest.shards()]
+    size_bytes = sum(shard.num_bytes for shard in shards)
     rejected = sum(manifest.rejects.values())
+    # Only a build with one label per image deals the classes evenly to the shards.
     is_even = manifest.label == ONE and manifest.adopted is None
     return [
         ("Images", number(records), f"of {number(manifest.listed)} listed"),
         ("Classes", number(len(manifest.classes)), CLASSES.get(manifest.label, "")),
         ("Splits", number(len(manifest.splits)), ", ".join(manifest.splits)),
-        ("Shards", number(shards), "same class mix in each" * is_even),
+        ("Shards", number(len(shards)), "same class mix in each" * is_even),
         ("Size", size(size_bytes), f"{size(size_bytes / records)} each" if records else ""),
         ("Rejected", number(rejected), share(rejected, manifest.listed)),
     ]
 
 
 def splits(manifest: Manifest) -> Rows:
-    """Split, records, shards, fewest and most records per shard, bytes, bytes per shard."""
+    """Returns rows of a split, its records, shards, extremes of records per shard, and sizes."""
     rows = []
     for name, split in manifest.splits.items():
         shards, records, least, most, size_bytes = _numbers_of(split)
@@ -69,7 +65,7 @@ def splits(manifest: Manifest) -> Rows:
 
 
 def split_table(manifest: Manifest) -> str:
-    """Shards, records, balance and bytes of every split, for a terminal."""
+    """Returns a table of the splits and their shards, for a terminal."""
     rows = []
     for name, split in manifest.splits.items():
         *numbers, size_bytes = _numbers_of(split)
@@ -78,20 +74,20 @@ def split_table(manifest: Manifest) -> str:
 
 
 def is_even(manifest: Manifest) -> bool:
-    """Whether the shards of every split differ by at most one record."""
+    """Returns whether the shards of each split differ by at most one record."""
     numbers = map(_numbers_of, manifest.splits.values())
     return all(most - least <= 1 for _, _, least, most, _ in numbers)
 
 
 def _numbers_of(split: Split) -> tuple[int, int, int, int, int]:
-    """Shards, records, the fewest and the most records of a shard, bytes."""
+    """Returns shards, records, the fewest and the most records of a shard, and bytes."""
     counts = [shard.num_records for shard in split.shards] or [0]
     size_bytes = sum(shard.num_bytes for shard in split.shards)
     return len(split.shards), split.num_records, min(counts), max(counts), size_bytes
 
 
 def classes(manifest: Manifest) -> dict[str, Any] | None:
-    """How many records all classes have, or the ends of a long list; None where there are none."""
+    """Returns the records of each class, or the ends of a long list; None without classes."""
     counts = class_counts(manifest)
     sums = {name: sum(split.get(name, 0) for split in counts.values()) for name in manifest.classes}
     if not sums:
@@ -106,7 +102,8 @@ def classes(manifest: Manifest) -> dict[str, Any] | None:
     }
     if len(sums) <= MAX_CLASS_ROWS:
         return found | {"tables": {"In label order.": _class_rows(list(sums), counts)}}
-    ordered = sorted(sums, key=lambda name: -sums[name])  # label order among equals
+    # Python's sort is stable, so classes with equally many records keep their label order.
+    ordered = sorted(sums, key=lambda name: -sums[name])
     return found | {
         "tables": {
             f"The {ENDS} largest classes.": _class_rows(ordered[:ENDS], counts),
@@ -120,17 +117,19 @@ def classes(manifest: Manifest) -> dict[str, Any] | None:
 
 
 def class_counts(manifest: Manifest) -> dict[str, dict[str, int]]:
-    """Split → class, in label order → records."""
+    """Returns split → class → records, with the classes in label order."""
     counts = {}
     for name, split in manifest.splits.items():
         counts[name] = dict.fromkeys(manifest.classes, 0)
         for shard in split.shards:
             for label, count in shard.classes.items():
+                # A damaged manifest may count a class that it does not list.
                 counts[name][label] = counts[name].get(label, 0) + count
     return counts
 
 
 def _class_rows(names: Sequence[str], counts: Mapping[str, Mapping[str, int]]) -> Rows:
+    # The longest bar of a split is that of its largest class.
     tops = {split: max(of_class.values(), default=0) for split, of_class in counts.items()}
 
     def meter(split: str, name: str) -> Meter:
@@ -141,9 +140,8 @@ def _class_rows(names: Sequence[str], counts: Mapping[str, Mapping[str, int]]) -
 
 
 def source(manifest: Manifest) -> dict[str, Any]:
-    """Formats of the originals, what was normalised, missing and passed over."""
-    records = totals(manifest)[0]
-    found = manifest.source
+    """Returns the formats, changes and missing values of the originals, and the skipped files."""
+    records, found = manifest.num_records, manifest.source
     notes = {NOTES.get(c, c.replace("_", " ")): n for c, n in found.notes.items()}
     return {
         "formats": _with_shares(found.formats, records),
@@ -166,7 +164,7 @@ def _with_shares(counts: Mapping[str, int], whole: int) -> Rows:
 
 
 def origin(manifest: Manifest) -> dict[str, Any]:
-    """What tells this dataset from another one."""
+    """Returns the fingerprint of the dataset and the versions that wrote it."""
     return {
         "format_version": manifest.format_version,
         "fingerprint": manifest.fingerprint,
@@ -175,7 +173,7 @@ def origin(manifest: Manifest) -> dict[str, Any]:
 
 
 def values_as_text(values: Mapping[str, Any]) -> Rows:
-    """Names and values as the manifest has them, strings without their quotes."""
+    """Returns rows of names and values, as JSON or, for a string, without quotes."""
     return [
         (key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
         for key, value in values.items()

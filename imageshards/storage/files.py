@@ -26,7 +26,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any, BinaryIO
 
-from imageshards.errors import StorageError
+from imageshards.errors import StorageError, install_advice
 from imageshards.storage.base import RANGE_BYTES, Backend, Stat, write_whole
 from imageshards.storage.concurrency import map_concurrently
 from imageshards.storage.local import LocalBackend, temporary_folder
@@ -111,10 +111,9 @@ def _new_backend(scheme: str, path: str, settings: Mapping[str, Any]) -> Backend
 
             return S3Backend(settings)
     except ImportError as e:
-        extra = {"gs": "gcp", "s3": "aws"}[scheme]
         raise StorageError(
             f"{path!r} needs the package {e.name!r}, which is not installed",
-            remedy=f"install it with pip install 'imageshards[{extra}]'",
+            remedy=install_advice({"gs": "gcp", "s3": "aws"}[scheme]),
         ) from e
     if _other_backend and (found := _other_backend(scheme)):
         return found

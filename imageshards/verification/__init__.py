@@ -1,1 +1,1 @@
-"""Checks that a dataset is what its manifest says; `imageshards.verify` and its command."""
+"""Checks that a dataset matches its manifest, for `imageshards verify`."""

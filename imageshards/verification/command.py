@@ -1,4 +1,4 @@
-"""`imageshards verify DIR`: reads a dataset again and lists all its problems."""
+"""Implements `imageshards verify DIR` and `imageshards.verify`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from imageshards import storage
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
 from imageshards.errors import UserError, names_arguments
+from imageshards.manifest import STAGING_NAME
 from imageshards.text import counted
 
 if TYPE_CHECKING:
-    from imageshards.verification.shard import Problem
+    from imageshards.verification.checks import Problem
 
-# In the order of the table.
+# Check → what it looks at, in the order of the printed table.
 CHECKS = {
     "manifest": "agrees with itself and with its digest",
     "files": "all are there with the right size, and no other shard",
@@ -34,12 +36,14 @@ CHECKS = {
 
 @dataclasses.dataclass(repr=False)
 class Verdict:
-    """What was found; its text is what the command prints.
+    """The result of `verify`, whose `repr` is the text that the command prints.
 
     Attributes:
-        problems: In the order of `CHECKS`, then of the shards.
-        notes: Sentences that are no problems.
-        num_shards, num_records, num_bytes: What was read.
+        directory: The dataset.
+        problems: The problems, in the order of `CHECKS`, then of the shards.
+        notes: Sentences about things that are not problems.
+        num_shards, num_records, num_bytes: The shards, records and bytes that were read.
+        seconds: The time that the check took.
     """
 
     directory: str
@@ -52,19 +56,19 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether the dataset is what its manifest says."""
+        """Whether the dataset matches its manifest."""
         return not self.problems
 
     @property
     def found(self) -> Counter[str]:
-        """Number of problems of every check that has any."""
+        """The number of problems of each check that found any."""
         return Counter(problem.check for problem in self.problems)
 
     def __repr__(self) -> str:
-        """The table of checks, the problems and the notes, for a terminal."""
+        """Returns the table of checks, the problems and the notes, for a terminal."""
         from imageshards.progress import text_table
 
-        # What is missing or damaged hides what else may be wrong with it.
+        # A missing or damaged file may hide more problems of the same file.
         well = "ok where read" if {"files", "index"} & self.found.keys() else "ok"
         rows = [
             (check, f"{self.found[check]} wrong" if self.found[check] else well, what)
@@ -92,39 +96,33 @@ def verify(
     show_progress: bool = False,
     records_root: str | os.PathLike[str] | None = None,
 ) -> Verdict:
-    """Reads a dataset again, whole.
+    """Reads all files of a dataset again and compares them with its manifest.
 
     Args:
-        directory: What a build wrote, here or in a store.
-        workers: Processes; None for one per core.
-        show_progress: Whether a terminal shows how far it is.
-        records_root: Where the shards of an adopted dataset may lie besides its own folder.
+        directory: The dataset, local or in a store.
+        workers: The number of processes; None for one per core.
+        show_progress: Whether to show the progress on standard error.
+        records_root: A place in which the manifest of an adopted dataset may name shards.
 
     Raises:
-        UserError: There is no manifest that could be read, it is not of the form that builds
-            write, its store cannot be used, or a process was killed.
+        UserError: The manifest is missing or damaged, the store cannot be used, or a process was
+            killed.
     """
-    from imageshards import storage
-    from imageshards.manifest import STAGING_NAME, load_manifest
     from imageshards.progress import with_progress
-    from imageshards.verification.dataset import dataset_problems
-    from imageshards.verification.shard import check_shard
+    from imageshards.verification.checks import check_shard, dataset_problems
 
     started = time.monotonic()
-    directory = storage.absolute_place("DIR", directory)
-    storage.check_bucket(directory, "DIR")
-    manifest = load_manifest(
-        directory, "DIR", complete=True, adopted=True, records_root=records_root
-    )
+    directory, manifest = command_line.open_dataset(directory, records_root)
     shards = [shard for _, shard in manifest.shards()]
     check = functools.partial(check_shard, directory)
     checked = storage.map_in_processes(check, shards, workers)
     if show_progress:
         checked = with_progress(checked, len(shards), "shards", "verifying")
+    # `map_in_processes` is lazy: the shards are read here, before the checks of the whole dataset.
     results = list(checked)
     found = [*dataset_problems(directory, manifest)]
     found += [problem for result in results for problem in result.problems]
-    read = [result for result in results if result.sha256]
+    read = [result for result in results if result.sha256]  # Only a file that was read has one.
     notes = []
     if storage.is_folder(storage.join(directory, STAGING_NAME)):
         notes.append(
@@ -144,9 +142,9 @@ def verify(
 
 
 def json_of(verdict: Verdict) -> str:
-    """All of a verdict for programs."""
+    """Returns a verdict as JSON, for programs."""
     document = {
-        **{f.name: getattr(verdict, f.name) for f in dataclasses.fields(verdict)},
+        **vars(verdict),
         "ok": verdict.ok,
         "found": verdict.found,
         "problems": [problem._asdict() for problem in verdict.problems],
@@ -155,12 +153,11 @@ def json_of(verdict: Verdict) -> str:
 
 
 def make_parser() -> Parser:
-    """The parser of `imageshards verify`."""
+    """Returns the parser of `imageshards verify`."""
     parser = command_line.dataset_parser(
         "verify",
-        "Reads a dataset again and names all that is wrong with it, by file, record and byte "
-        "offset.",
-        "Exit code: 0 all is well, 1 problems were found, 2 nothing could be checked.",
+        "Reads a dataset again and names each problem with its file, record and byte offset.",
+        "Exit code: 0 no problems, 1 problems were found, 2 nothing could be checked.",
     )
     parser.add_argument("--workers", type=int, metavar="N", help="processes (default: all cores)")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
@@ -168,7 +165,7 @@ def make_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Runs the command and returns its exit code."""
 
     def body() -> int:
         args = make_parser().parse_args(argv)

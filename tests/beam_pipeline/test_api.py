@@ -42,7 +42,7 @@ SAME = [
 
 
 @pytest.mark.parametrize(("keywords", "flags"), SAME, ids=[repr(pair[0])[:40] for pair in SAME])
-def test_a_keyword_is_what_its_flag_is(keywords, flags):
+def test_a_keyword_sets_the_same_option_as_its_flag(keywords, flags):
     found = cli.options_of(BASE | keywords)
     expected, _ = cli.parse(["--input=/in", "--output=/out", *flags])
     assert found == expected and found.given == expected.given

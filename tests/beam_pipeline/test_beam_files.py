@@ -158,7 +158,7 @@ class TestS3:
             storage.read(self.PATH)
 
     @pytest.mark.usefixtures("certificate")
-    def test_a_pipeline_of_ones_own_obeys_its_options_and_nothing_after_it_does(self, tmp_path):
+    def test_store_options_of_a_custom_pipeline_end_with_the_pipeline(self, tmp_path):
         options = bp.ShardOptions(image=bp.ImageOptions(height_px=8, width_px=8))
         obedient = PipelineOptions(["--s3_verify=false"])
         staging, output = f"{tmp_path}/staging", "s3://pictures/set"

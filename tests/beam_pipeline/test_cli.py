@@ -164,7 +164,7 @@ def test_a_file_of_a_class_map_has_a_pair_on_each_line(tmp_path, text):
     ],
 )  # fmt: skip
 @hypothesis.given(text=strategies.text(max_size=12))
-def test_any_other_text_is_a_value_or_a_sentence(parse, text):
+def test_any_text_is_parsed_or_refused_with_the_flag(parse, text):
     try:
         parse(text)
     except UserError as e:

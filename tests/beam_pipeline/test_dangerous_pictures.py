@@ -59,7 +59,7 @@ def test_a_build_names_them_keeps_their_bytes_and_all_others_become_records(
     assert "memory" not in said
 
 
-def test_the_next_run_tries_them_again(photos, tmp_path, monkeypatch):
+def test_the_next_run_decodes_crashed_pictures_again(photos, tmp_path, monkeypatch):
     output = tmp_path / "set"
     assert build_of(photos, output, "--num_shards", "1") == 2
     monkeypatch.delenv("PYTHONPATH")
@@ -71,7 +71,7 @@ def read(path: pathlib.Path) -> list[dict[str, Values]]:
     return [decode_example(record.payload) for record in read_records(str(path))]
 
 
-def test_a_pipeline_of_ones_own_survives_them(photos, tmp_path, monkeypatch):
+def test_a_custom_pipeline_survives_dangerous_pictures(photos, tmp_path, monkeypatch):
     """Its pictures are decoded outside of the process that runs it, too."""
     # Processes that another test's pipeline has started have the usual decoder.
     monkeypatch.setattr(process_pool, "_pools", [])

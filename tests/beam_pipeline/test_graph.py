@@ -60,7 +60,7 @@ def case(request, tmp_path_factory) -> Case:
     return Case(request.param, built, Graph(graphs.submitted(built)))
 
 
-def test_flink_or_its_workers_know_every_transform_and_fused_nothing_else_is_left(case):
+def test_flink_knows_every_transform_of_the_graph_before_and_after_fusion(case):
     urns = {leaf.spec.urn for leaf in case.graph.leaves.values()}
     assert urns <= NATIVE | FUSIBLE
     fused = Graph(graphs.submitted(case.built, "--experiments=pre_optimize=all"))
@@ -167,7 +167,7 @@ def test_grouped_values_and_side_inputs_lie_inside_their_window(growth):
 
 
 @pytest.mark.slow
-def test_a_reshuffle_stands_behind_every_step_that_makes_much_of_little(growth):
+def test_every_step_with_more_outputs_than_inputs_is_followed_by_a_reshuffle(growth):
     """Else all that follows would be fused to it and run on one worker."""
     breaks = (graphs.RESHUFFLE, graphs.GROUP_BY_KEY)
     fused = []

@@ -94,7 +94,7 @@ def test_texts_at_a_separator_are_labels_by_their_ids_and_rejects_leave_no_hole(
     assert {row["key"]: row["class_name"] for row in rows} == accepted
 
 
-def test_page_and_duplicates_tell_of_several_labels(several):
+def test_report_and_duplicates_show_several_labels(several):
     page = (several / "report" / "index.html").read_text()
     assert "do not add up to the number of records" in page and ">bird, cat, dog</span>" in page
     duplicates(several, distance=0, output=several.parent / "twins")
@@ -120,7 +120,7 @@ def test_tfds_and_the_exported_transform_know_the_labels(several):
     np.testing.assert_array_equal(ids.values, [2, 0, 1, -1])
 
 
-def test_copies_have_renamed_labels_each_once_and_a_rebuild_renumbers_none(
+def test_copies_have_each_renamed_label_once_and_a_rebuild_keeps_class_ids(
     several, photos, tmp_path
 ):
     output, flags = tmp_path / "set", ["--num_shards", "3", "--no_report"]
@@ -163,7 +163,7 @@ def test_lists_of_a_parquet_file_beside_an_extra_column(photos, tmp_path):
     assert exported_classes(str(output / "transform")) == ["bird", "cat", "dog"]
 
 
-def test_images_without_a_label_in_folders_of_splits_or_whatever(tmp_path):
+def test_folders_of_images_without_labels_may_be_splits_or_have_any_name(tmp_path):
     for i in range(40):
         folder = tmp_path / "photos" / ("test", "a/b", "c")[i % 3]
         folder.mkdir(parents=True, exist_ok=True)

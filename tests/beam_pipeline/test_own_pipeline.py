@@ -57,7 +57,7 @@ def every_bundle_again(monkeypatch):
 
 
 @pytest.mark.usefixtures("every_bundle_again")
-def test_steps_that_fail_are_done_again_and_rejects_come_out_once(tmp_path, monkeypatch):
+def test_failed_steps_are_repeated_and_rejects_come_out_once(tmp_path, monkeypatch):
     root = class_folders(tmp_path / "photos", {"cat": 12, "dog": 9})
     broken = {"cat/bad.jpg": b"no picture", "dog/bad.jpg": b""}
     for key, data in broken.items():

@@ -27,7 +27,7 @@ def test_a_table_whose_paths_are_all_wrong_ends_before_the_work_with_one_of_them
     assert f"'{tmp_path}' has no '0.jpg')" in err
 
 
-def test_a_column_that_cannot_be_scaled_is_told(tmp_path, capfd):
+def test_an_infinite_value_in_a_scaled_column_ends_the_plan(tmp_path, capfd):
     (tmp_path / "a.jpg").write_bytes(jpeg(0))
     path = tmp_path / "rows.csv"
     path.write_text("image,label,key,age\na.jpg,a,1,2.5\na.jpg,b,2,inf\n")
@@ -36,7 +36,7 @@ def test_a_column_that_cannot_be_scaled_is_told(tmp_path, capfd):
     assert code == 2 and "'age'" in err and "'2'" in err and "not infinite" in err
 
 
-def test_warnings_are_told_and_no_picture_is_decoded_where_shards_are_counted(
+def test_a_plan_has_warnings_and_decodes_no_picture_if_num_shards_is_given(
     tmp_path, capfd, monkeypatch
 ):
     monkeypatch.setattr(process_pool, "own_pool", None)

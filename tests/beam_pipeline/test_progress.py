@@ -43,7 +43,7 @@ def test_the_final_table_has_splits_rejects_and_speed():
     ]
 
 
-def test_the_final_table_leaves_out_what_is_nothing_and_counts_only_new_work(monkeypatch):
+def test_the_final_table_omits_empty_counts_and_rates_only_new_images(monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     odd = structs.replace(MANIFEST, rejects={}, skipped={}, warnings=["odd things " * 20])
     lines = final_table(odd, 2.0, 1199).split("\n")
@@ -56,7 +56,7 @@ def test_the_final_table_leaves_out_what_is_nothing_and_counts_only_new_work(mon
     assert "\n0.0 s with start-up" in final_table(MANIFEST, 0.0, 1399)
 
 
-def test_the_images_of_this_run_tell_the_speed(monkeypatch):
+def test_the_rate_counts_only_images_of_this_run(monkeypatch):
     seconds = itertools.count(100.0, 10.0)
     monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: next(seconds)))
     # Images, bytes, rejects, and images of an earlier run; the clock begins with the first image.

@@ -61,7 +61,7 @@ def test_a_signal_while_beam_is_imported_stops_the_build(number, tmp_path):
 
 
 @pytest.mark.process
-def test_the_face_loads_nothing_until_it_is_asked_and_then_every_name():
+def test_the_package_imports_beam_only_when_a_name_is_used():
     code = (
         "import sys, beam_pipeline, beam_pipeline.planning.plan\n"
         "names = beam_pipeline.__all__\n"

@@ -42,18 +42,18 @@ def wrapped(cause):
     ],
     ids=["a step", "causes", "texts"],
 )
-def test_the_sentence_is_found(error):
+def test_user_error_in_finds_the_sentence(error):
     assert str(user_error_in(error)) == SENTENCE
 
 
-def test_every_kind_is_found_in_text():
+def test_each_kind_of_error_is_found_in_text():
     """Whoever adds a kind is told here that runners may hand it on as text only."""
     for name in _kinds(UserError):
         error = RuntimeError(f"imageshards.errors.{name}: {SENTENCE}")
         assert str(user_error_in(error)) == SENTENCE, name
 
 
-def test_other_errors_and_a_circle_of_them_are_no_mistake_of_the_user():
+def test_internal_errors_and_circular_causes_are_no_user_errors():
     one, two = RuntimeError("UserErrors are errors: of users"), KeyError()
     assert user_error_in(one) is None
     one.__cause__, two.__cause__ = two, one
@@ -69,7 +69,7 @@ def test_other_errors_and_a_circle_of_them_are_no_mistake_of_the_user():
         assert user_error_in(RuntimeError(traceback.format_exc())) is None
 
 
-def test_an_image_error_survives_a_trip_between_processes():
+def test_an_image_error_can_be_pickled():
     error = pickle.loads(pickle.dumps(ImageError("truncated", "early")))
     assert (error.code, error.message, str(error)) == ("truncated", "early", "truncated: early")
 

@@ -17,7 +17,7 @@ FEATURES = st.dictionaries(st.text(max_size=10), VALUES, max_size=6)
 
 
 @given(FEATURES)
-def test_examples_round_trip_and_the_order_of_features_changes_no_byte(features):
+def test_examples_round_trip_and_bytes_do_not_depend_on_feature_order(features):
     data = encode_example(features)
     assert decode_example(data) == features
     assert encode_example(dict(reversed(features.items()))) == data
@@ -46,7 +46,7 @@ def test_a_single_value_is_a_list_of_one_and_arrays_are_lists(given, values):
 
 
 @pytest.mark.parametrize("given", [None, [[1]], {"a": 1}, [1, b"a"], [2**63], {1}, [1j]])
-def test_other_values_are_refused_in_a_sentence(given):
+def test_values_of_a_wrong_type_are_refused(given):
     with pytest.raises(UserError, match="features received 'x' with the values .*; expected one"):
         encode_example({"x": given})
     with pytest.raises(ValueError, match=r"it is no tf\.train\.Example"):

@@ -8,7 +8,7 @@ from tests.support.dataset_factory import Dataset
 
 
 @pytest.mark.process
-def test_every_name_is_there_and_a_star_shadows_no_builtin():
+def test_all_public_names_exist_and_a_star_import_shadows_no_builtin():
     assert not {*ims.__all__} & {*dir(builtins)} and callable(ims.open)
     assert {*ims.__all__} <= {*dir(ims)}
     for name in ims.__all__:
@@ -17,7 +17,7 @@ def test_every_name_is_there_and_a_star_shadows_no_builtin():
         ims.absent  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_type_checkers_know_what_is_opened(tmp_path):
+def test_type_checkers_know_the_type_of_an_opened_dataset(tmp_path):
     """What `assert_type` says is held by mypy, in `make lint`."""
     Dataset(tmp_path)
     data = assert_type(ims.open(tmp_path), ims.Data)

@@ -27,7 +27,7 @@ def run_without(modules, code, *arguments):
     return done.stdout
 
 
-def test_the_commands_of_a_finished_dataset_need_no_other_package(tmp_path):
+def test_commands_for_a_finished_dataset_import_neither_program(tmp_path):
     made = Dataset(tmp_path / "set").directory
     (tmp_path / "shards").mkdir()  # alone, as if somebody else had written them
     for shard in made.glob("*.tfrecord"):

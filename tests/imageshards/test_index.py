@@ -56,7 +56,7 @@ def written(tmp_path):
     return tmp_path, index.write_index(str(tmp_path), SHARD, table(rows_of_three()))
 
 
-def test_columns_say_what_records_hold_and_where_they_are_then_small_extra_columns():
+def test_an_index_has_the_fixed_columns_and_then_small_extra_columns():
     found = table(rows_of_three()).to_pydict()
     extra = ["age", "note", "parts", "place", "sides", "tokens", "extra/width"]
     assert list(found) == [*index.COLUMNS, *extra]
@@ -78,7 +78,7 @@ def test_columns_say_what_records_hold_and_where_they_are_then_small_extra_colum
     assert {len(digits) for digits in sha256} == {64}
 
 
-def test_rows_of_other_records_get_their_new_places(written):
+def test_moved_rows_get_new_places(written):
     directory, entry = written
     (shard,) = manifest(entry).splits["train"].shards
     read = index.read_shard_index(str(directory), shard)
@@ -91,7 +91,7 @@ def test_rows_of_other_records_get_their_new_places(written):
     assert found["offset"] == [0, 100, 201, 303]
 
 
-def test_the_same_rows_give_the_same_bytes_and_any_tool_reads_them(written, tmp_path):
+def test_equal_rows_give_equal_bytes_that_any_parquet_reader_opens(written, tmp_path):
     directory, entry = written
     assert entry.file == "index/train-00000-of-00001.parquet"
     assert entry.num_bytes == (directory / entry.file).stat().st_size
@@ -99,7 +99,7 @@ def test_the_same_rows_give_the_same_bytes_and_any_tool_reads_them(written, tmp_
     assert pq.read_table(directory / entry.file).to_pydict() == table(rows_of_three()).to_pydict()
 
 
-def test_all_or_some_columns_are_read_or_none_of_an_empty_shard(written):
+def test_reading_returns_all_or_some_columns_and_no_rows_of_an_empty_shard(written):
     directory, entry = written
     found = index.read_index(str(directory), manifest(entry))
     assert found.schema.equals(index.index_schema(FEATURES))
@@ -114,12 +114,12 @@ def test_all_or_some_columns_are_read_or_none_of_an_empty_shard(written):
     ("damage", "is_named", "said"),
     [
         (lambda path: pq.write_table(table(IndexRows()), path), True, "has 0 rows; the manifest"),
-        (lambda path: path.write_bytes(b"PAR1" * 10), False, "its bytes are others"),
+        (lambda path: path.write_bytes(b"PAR1" * 10), False, "its bytes differ"),
         (lambda path: path.unlink(), False, "is missing"),
-        (lambda path: pq.write_table(FOREIGN, path), True, "has not the columns of an index"),
+        (lambda path: pq.write_table(FOREIGN, path), True, "lacks the columns of an index"),
     ],
 )
-def test_another_or_damaged_index_is_refused_with_a_remedy(written, damage, is_named, said):
+def test_a_replaced_or_damaged_index_is_refused_with_a_remedy(written, damage, is_named, said):
     directory, entry = written
     path = directory / entry.file
     damage(path)
@@ -141,22 +141,22 @@ def with_column(rows, column, values):
         ("record", -1), ("record", 3), ("key", None), ("source_sha256", "../x"),
     ],
 )  # fmt: skip
-def test_no_row_leads_out_of_its_shard(tmp_path, column, value):
+def test_a_row_that_leads_out_of_its_shard_is_refused(tmp_path, column, value):
     rows = table(rows_of_three())
     rows = with_column(rows, column, [*rows[column].to_pylist()[:2], value])
     entry = index.write_index(str(tmp_path), SHARD, rows)
-    with pytest.raises(IndexDamageError, match=f"says? .*{column}.*; expected the file"):
+    with pytest.raises(IndexDamageError, match=f"(has|not say) .*{column}.*; expected the file"):
         index.read_index(str(tmp_path), manifest(entry))
 
 
-def test_sizes_whose_sum_wraps_around_lead_out_of_no_shard(tmp_path):
+def test_sizes_whose_sum_overflows_are_refused(tmp_path):
     rows = table(rows_of_three())
     sizes = np.array([2**63 - 1, 2**63 - 1, 305])
     assert sizes.sum() == 303  # as the manifest says
     for column, values in (("num_bytes", sizes), ("offset", np.cumsum(sizes) - sizes)):
         rows = with_column(rows, column, values)
     entry = index.write_index(str(tmp_path), SHARD, rows)
-    with pytest.raises(IndexDamageError, match="says other num_bytes than those of its records"):
+    with pytest.raises(IndexDamageError, match="has num_bytes that do not match the records"):
         index.read_index(str(tmp_path), manifest(entry))
 
 

@@ -28,7 +28,7 @@ def frame(kind):
         pytest.param(JPEG[:30], False, id="cut off"),
     ],
 )
-def test_only_pictures_of_huffman_coded_dct_blocks_are_drafted(data, expected):
+def test_draft_is_only_used_for_huffman_coded_dct_frames(data, expected):
     assert can_draft(data) is expected
 
 
@@ -53,5 +53,5 @@ def test_sixteen_bits_keep_their_whole_range():
 
 
 @given(st.binary(max_size=300), st.integers(0, 500))
-def test_any_bytes_have_an_answer(noise, at):
+def test_can_draft_accepts_any_bytes(noise, at):
     assert can_draft(JPEG[:at] + noise) in (True, False)

@@ -8,7 +8,7 @@ OURS = render("imageshards.page", "base.jinja", title="t", what="w", tiles=[], p
 MINE = "<!DOCTYPE html><title>mine</title>"
 
 
-def test_logs_hidden_files_and_those_of_the_file_system_may_lie_beside_results():
+def test_logs_hidden_files_and_lost_and_found_are_not_foreign():
     ours = [".gitkeep", "lost+found", "log.txt", "train_log.txt", "a.log", "job-1.out", "job-1.err"]
     assert foreign_files(ours) == []
     mine = ["report", "manifest.json", "notes.txt", "train-00000-of-00001.tfrecord"]

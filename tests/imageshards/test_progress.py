@@ -64,14 +64,14 @@ def test_a_log_gets_plain_lines_and_no_bar(tmp_path, monkeypatch):
         assert "/2 shards" in log.read()
 
 
-def test_a_rate_and_the_time_left():
+def test_rate_line_shows_the_rate_and_the_time_left():
     assert rate_line(0, 1399, "images", 0.0, 0, "0 rejects") == "0/1,399 images  0 rejects"
     # Only this run's units tell the speed.
     line = rate_line(1200, 100_000, "images", 10.0, 1000)
     assert line == "1,200/100,000 images  20 images/s  ETA 1:22:20"
 
 
-def test_a_table_has_texts_to_the_left_numbers_to_the_right_and_short_names():
+def test_text_table_aligns_texts_left_and_numbers_right_and_shortens_names():
     assert text_table(["split", "n"], [["train", "1,000"], ["t", "5"]]) == (
         "split      n\n-----  -----\ntrain  1,000\nt          5"
     )
@@ -82,7 +82,7 @@ def test_a_table_has_texts_to_the_left_numbers_to_the_right_and_short_names():
     )
 
 
-def test_what_a_process_does_is_counted_while_it_stays_the_same():
+def test_activity_adds_up_units_of_the_same_work():
     progress.note_activity("")
     assert progress.activity_line() == ""
     progress.note_activity("listing", 999, "image")

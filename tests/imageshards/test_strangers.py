@@ -117,7 +117,7 @@ def made(tmp_path_factory):
     return dataset
 
 
-def test_the_commands_work_with_what_is_not_changed(made):
+def test_commands_work_on_an_unchanged_dataset(made):
     made.save()
     for command in COMMANDS:
         command(str(made.directory))

@@ -23,7 +23,7 @@ class Broken(io.StringIO):
         raise OSError(28, "No space left on device")
 
 
-def test_a_stream_drops_what_follows_its_first_error():
+def test_a_stream_drops_text_after_its_first_error():
     stream, strict = LastingStream(Broken()), LastingStream(Broken(), raises=True)
     assert stream.write("some") == 4 and stream.write("more") == 4
     assert isinstance(stream.error, OSError)
@@ -32,7 +32,7 @@ def test_a_stream_drops_what_follows_its_first_error():
     assert strict.write("more") == 4
 
 
-def test_a_logger_that_closes_its_stream_leaves_that_of_the_process_open(capsys):
+def test_a_logger_that_closes_its_stream_leaves_stderr_open(capsys):
     """As absl's does at the end of a process, after the streams of a command were put back."""
     with lasting_streams():
         held = sys.stderr
@@ -71,7 +71,7 @@ sys.exit(run("x", body, prints_result=RESULT))
         ("| true", 0, 141, ""),
     ],
 )
-def test_an_output_that_cannot_be_written_ends_no_job(redirected, job, result, said):
+def test_a_job_survives_an_output_that_cannot_be_written(redirected, job, result, said):
     for is_result, code in ((False, job), (True, result)):
         program = shlex.quote(CODE.replace("RESULT", str(is_result)))
         end = "; exit ${PIPESTATUS[0]}" if "|" in redirected else ""
@@ -89,7 +89,7 @@ def test_the_next_file_does_not_get_the_number_of_a_closed_output():
 
 
 @pytest.mark.process
-def test_json_is_json_in_any_encoding(tmp_path, monkeypatch):
+def test_printed_json_is_valid_in_any_encoding(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     Dataset(tmp_path / "žluť")
     where = shlex.quote(str(tmp_path / "žluť"))

@@ -18,13 +18,13 @@ from imageshards.text import (
 _NAMES = st.lists(st.sampled_from(["\\", "udce9", "\udce9", "\udcff", "a", "é"])).map("".join)
 
 
-def test_a_count_in_words():
+def test_counted_uses_the_plural():
     assert counted(1, "class") == "1 class" and counted(1200, "class") == "1,200 classes"
     nouns = [counted(2, noun) for noun in ("batch", "epoch", "box", "copy", "key")]
     assert nouns == ["2 batches", "2 epochs", "2 boxes", "2 copies", "2 keys"]
 
 
-def test_class_names_that_are_whole_numbers_come_first_in_the_order_of_numbers():
+def test_numeric_class_names_sort_first_by_value():
     ordered = ["-3", "-1", "0", "007", "7", "10", "11", "+1", "1.5", "1" * 19, "2 cats", "cat", "٣"]
     assert sorted({*ordered}, key=class_sort_key) == ordered
 
@@ -40,7 +40,7 @@ def test_a_long_name_loses_its_middle_and_a_long_line_is_wrapped_on_a_terminal(m
     assert lines[0].startswith("  a long") and " ".join(" ".join(lines).split()) == line.strip()
 
 
-def test_bytes_that_are_no_text_are_escaped_as_python_shows_them():
+def test_bytes_that_are_not_utf8_are_escaped():
     name = os.fsdecode(b"br\xe9 \xc3\xa9.jpg")
     assert printable(name) == key_of(name) == "br\\udce9 é.jpg"
     value = {name: [name, 1, None, (name,)], "é": {"x": name}}
@@ -57,7 +57,7 @@ def test_different_names_have_different_keys(one, other):
 
 
 @pytest.mark.parametrize("other", ["cat ", "c\u0430t", "ca\u200bt", "Cat"])
-def test_names_that_look_alike_are_shown_apart(other):
+def test_a_name_that_looks_like_a_known_name_is_shown_escaped(other):
     said = about_look_alikes("cat", ["dog", other])
     assert said == f" ({ascii(other)} looks like it, but is not 'cat')"
     assert about_look_alikes("cat", ["dog", "cats"]) == ""

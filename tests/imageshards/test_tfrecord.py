@@ -39,7 +39,7 @@ def only_error(data):
     return errors[0] if len(errors) == 1 else pytest.fail(f"{errors}")
 
 
-def test_reads_records_of_tensorflow():
+def test_records_written_by_tensorflow_are_read():
     assert scan(GOLDEN) == [Record(0, 0, b""), Record(1, 16, b"shard")]
     assert framed([b"", b"shard"]) == GOLDEN
     assert is_header(GOLDEN[:12])
@@ -47,7 +47,7 @@ def test_reads_records_of_tensorflow():
 
 
 @given(PAYLOADS, st.data())
-def test_any_flipped_bit_is_noticed_in_its_own_record(payloads, data):
+def test_any_flipped_bit_is_reported_for_its_record(payloads, data):
     whole = bytearray(framed(payloads))
     position = data.draw(st.integers(0, len(whole) - 1))
     whole[position] ^= 1 << data.draw(st.integers(0, 7))
@@ -58,7 +58,7 @@ def test_any_flipped_bit_is_noticed_in_its_own_record(payloads, data):
 
 
 @given(PAYLOADS, st.data())
-def test_any_truncation_is_noticed_or_ends_between_records(payloads, data):
+def test_any_truncation_inside_a_record_is_reported(payloads, data):
     whole = framed(payloads)
     cut = data.draw(st.integers(0, len(whole) - 1))
     found = scan(whole[:cut])
@@ -85,7 +85,7 @@ def test_records_after_a_wrong_payload_are_still_read():
     assert "nothing behind it can be read" in broken.reason
 
 
-def test_the_first_damage_ends_reading_with_its_place(tmp_path):
+def test_read_records_raises_the_first_damage_with_its_place(tmp_path):
     path = tmp_path / "x.tfrecord"
     path.write_bytes(GOLDEN[:-1])
     records = read_records(str(path))
@@ -97,7 +97,7 @@ def test_the_first_damage_ends_reading_with_its_place(tmp_path):
 
 
 @pytest.mark.parametrize("size", [None, 112], ids=["unknown", "known"])
-def test_a_lying_length_takes_no_more_memory_than_there_are_bytes(size):
+def test_a_wrong_length_does_not_allocate_more_than_the_file_holds(size):
     raw = struct.pack("<Q", MAX_RECORD_BYTES)
     stream = mock.Mock(wraps=io.BytesIO(raw + masked_crc(raw) + b"x" * 100))
     (found,) = scan_records(stream, "x", size)
@@ -108,7 +108,7 @@ def test_a_lying_length_takes_no_more_memory_than_there_are_bytes(size):
     assert "absurd" in only_error(raw + masked_crc(raw) + b"x").reason
 
 
-def test_a_stream_that_gives_less_than_asked_is_read_on():
+def test_short_reads_of_a_stream_are_continued():
     class Dripping(io.BytesIO):
         def read(self, size=-1):
             return super().read(min(size, 3))

@@ -1,4 +1,4 @@
-"""Which hosts train together, and which of them this process is."""
+"""Finds the hosts that train together, and the place of this process among them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ _EXAMPLE = '{"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "work
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The `name:port` of every host of a run, the chief's first, and which of them this one is.
+    """The hosts of a run.
+
+    Attributes:
+        addresses: The `name:port` of each host, the chief first.
+        index: The place of this host in `addresses`.
 
     Raises:
-        ValueError: There is no such host, or an address is wrong or there twice.
+        ValueError: The index is too large, or an address is malformed or there twice.
     """
 
     addresses: tuple[str, ...]
@@ -37,13 +41,16 @@ class Cluster:
 
 
 def find_cluster(kind: str, port: int, environ: Mapping[str, str] = os.environ) -> Cluster:
-    """The cluster that a scheduler has described in the environment.
+    """Returns the cluster that a scheduler has described in the environment.
 
-    `tf_config` is the JSON in TF_CONFIG, as TensorFlow and Kubeflow write it; `slurm` the variables
-    that `srun` sets, with the port of the first process on each host.
+    Args:
+        kind: `tf_config` for the JSON in TF_CONFIG, which TensorFlow and Kubeflow use; `slurm` for
+            the variables that `srun` sets.
+        port: The port of the first process on each host, under Slurm.
+        environ: The environment.
 
     Raises:
-        UserError: It describes none, or not where this process is.
+        UserError: The description is missing or wrong.
     """
     return _of_tf_config(environ) if kind == "tf_config" else _of_slurm(environ, port)
 
@@ -59,7 +66,7 @@ def _of_tf_config(environ: Mapping[str, str]) -> Cluster:
     try:
         raw = json.loads(text)
         jobs: dict[str, list[str]] = {k: list(v) for k, v in raw["cluster"].items() if v}
-        # As a text, of which int() takes no fraction, no infinity and no True.
+        # int() rejects the text of a fraction, of infinity and of True, but not these values.
         kind, index = str(raw["task"]["type"]), int(str(raw["task"]["index"]))
         if kind not in jobs:
             raise ValueError(f"no job {kind!r} in the cluster")
@@ -68,6 +75,7 @@ def _of_tf_config(environ: Mapping[str, str]) -> Cluster:
         if not 0 <= index < len(jobs[kind]):
             raise ValueError(f"the {kind} {index} of {len(jobs[kind])}")
         chiefs = jobs.get("chief", [])
+        # The workers follow the chief in the list of addresses.
         index += len(chiefs) if kind == "worker" else 0
         return Cluster((*chiefs, *jobs.get("worker", [])), index)
     except (ValueError, KeyError, TypeError, AttributeError) as e:
@@ -90,8 +98,8 @@ def _of_slurm(environ: Mapping[str, str], port: int) -> Cluster:
             expected="srun to start the program on every host",
             remedy="srun imageshards train --cluster slurm …",
         )
-    # TensorFlow's own resolver would sort the hosts by name, and so give a rank to another host
-    # than Slurm does; its parsers are what is needed.
+    # TensorFlow's own resolver sorts the hosts by name, so its ranks differ from those of Slurm.
+    # Only its parsers are useful here.
     from tensorflow.python.distribute.cluster_resolver import slurm_cluster_resolver as slurm
 
     nodes, tasks, rank = (environ[name] for name in names)

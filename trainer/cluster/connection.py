@@ -1,7 +1,7 @@
-"""Whole messages between two hosts, sent and received by threads, with a sign of life between them.
+"""Sends and receives whole messages between two hosts in threads, with heartbeats in between.
 
-The main thread only puts messages into a queue: no signal can interrupt one half-way, and no slow
-receiver can hold it up.
+The main thread only puts messages into a queue, so that no signal interrupts a message half-way and
+no slow receiver delays the main thread.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 HEARTBEAT_SEC = 5.0
-# A host that has sent nothing for so long is lost: its power, its network, or a stopped process.
+# A host that has sent nothing for this time is lost: it has no power or network, or is stopped.
 LOST_AFTER_SEC = 60.0
 _ALIVE = b""
-# In place of that from a host that has got on with its work since.
+# The heartbeat of a host that has made progress since the last heartbeat.
 WORKING = b"W"
 
 
@@ -28,19 +28,21 @@ class _Work:
 
 
 def note_work() -> None:
-    """Notes that this process gets on: the other hosts wait for it as long as it does so."""
+    """Notes that this process makes progress, so that the peers go on waiting for it."""
     _Work.notes += 1
 
 
 def noted_work() -> int:
-    """A number that has grown wherever work was noted."""
+    """Returns a number that grows with each `note_work`."""
     return _Work.notes
 
 
 def as_connection(stream: socket.socket) -> Connection:
-    """Messages over a connected socket; nothing on it waits for ever in the middle of one."""
+    """Returns a connection for whole messages over a connected socket."""
     stream.settimeout(None)
+    # Messages are small and awaited, so none may wait for more data to send.
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # The kernel's limits also end a read or a write that hangs in the middle of a message.
     limit = struct.pack("ll", int(LOST_AFTER_SEC), 0)
     for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
         stream.setsockopt(socket.SOL_SOCKET, option, limit)
@@ -50,8 +52,11 @@ def as_connection(stream: socket.socket) -> Connection:
 class Link:
     """A connection to another host.
 
-    A thread calls `received` with every message, not empty, and `lost` when the other host says
-    nothing any more. `work` grows while there is work to tell the other host of.
+    Args:
+        connection: The connected socket.
+        received: A thread calls this function with each message that is not empty.
+        lost: A thread calls this function when the peer is silent or has closed its end.
+        work: Returns a number that grows with each progress to report to the peer.
     """
 
     def __init__(
@@ -68,26 +73,24 @@ class Link:
         self._sender = threading.Thread(target=self._send_all, daemon=True)
 
     def start(self) -> None:
-        """Begins to send and to receive."""
+        """Starts the threads that send and receive."""
         self._sender.start()
         threading.Thread(target=self._receive_all, daemon=True).start()
 
     def send(self, message: bytes) -> None:
-        """Sends a message, some time."""
+        """Queues a message, which is not empty."""
         self._outbox.put(message)
 
     def flush(self) -> None:
-        """Waits until everything is sent: TensorFlow may keep all threads from running next.
-
-        Where the other host is lost, nothing more is sent, nor waited for.
-        """
+        """Waits until all queued messages are sent or the peer is lost."""
+        # TensorFlow may hold the interpreter's lock next, which would stop the sending thread.
         sent = threading.Event()
         self._outbox.put(sent)
         while not sent.wait(1.0) and not self._over.is_set():
             pass
 
     def close(self) -> None:
-        """Sends what is to be sent, then nothing more."""
+        """Sends the queued messages, then ends the connection."""
         self._outbox.put(None)
         self._sender.join(LOST_AFTER_SEC)
 
@@ -98,6 +101,7 @@ class Link:
         except OSError:
             self._over.set()
             return self._lost()
+        # This ends the read of the receiving thread, which then closes the connection.
         with (
             contextlib.suppress(OSError),
             socket.socket(fileno=os.dup(self._connection.fileno())) as stream,
@@ -111,6 +115,7 @@ class Link:
         except queue.Empty:
             before, self._told = self._told, self._work()
             return _ALIVE if before == self._told else WORKING
+        # An event from `flush` follows the messages that `flush` waits for.
         if isinstance(found, threading.Event):
             found.set()
             return self._next()

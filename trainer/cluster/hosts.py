@@ -1,8 +1,8 @@
-"""What the hosts of one run tell each other beside TensorFlow's sums: small values, and the end.
+"""Exchanges small values and the end of a run between its hosts, beside TensorFlow's sums.
 
-Each host holds one connection to the chief, which collects and hands on. TensorFlow's own sums
-wait for ever, or fail with many lines, where a host is late or lost; here every wait has a
-time-out and a sentence.
+Each host has one connection to the chief, which collects and forwards. If a host is late or lost,
+TensorFlow's sums wait for ever or fail with many lines; here each wait has a time-out, and its
+failure one sentence.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from trainer.cluster.connection import HEARTBEAT_SEC, WORKING, Link, noted_work
 if TYPE_CHECKING:
     import numpy as np
 
-# What the main thread has to end in, before the process is ended under it: it may hang in a sum
-# that another host will never join.
+# The main thread has this time to end by itself. It may hang in a sum that another host will never
+# join, so after this time the process ends.
 GRACE_SEC = 20.0
-# So long a process that would be ended waits for its checkpoint.
+# A process that must end waits this long for the checkpoint that it writes.
 WRITE_SEC = 600.0
 EXIT_LOST = 1
 
 _T = TypeVar("_T")
 _VALUE, _END = b"V", b"E"
-# After this value a host may go.
+# The last value of a run: a host that has sent it may close its connection.
 _LAST = "end"
-# TensorFlow's errors that come from another host, or from the way to it.
+# TensorFlow's errors that come from another host or from the network.
 _FROM_OTHERS = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
 
 
 class Ended(Exception):
-    """Another host has ended the run.
+    """The end of the run, caused by another host.
 
-    Its exit code is 2 for a user's mistake that was found there, 143 or 130 after a signal, else
-    `EXIT_LOST`.
+    Attributes:
+        exit_code: 2 for a user's mistake, 143 or 130 after a signal, else `EXIT_LOST`.
     """
 
     def __init__(self, message: str, exit_code: int = EXIT_LOST) -> None:
@@ -54,19 +54,20 @@ class Ended(Exception):
 
 
 class Hosts:
-    """The hosts of one run, seen from one of them; without peers, a machine by itself.
+    """The connections of this host to the hosts of its run; without peers a single machine.
 
-    Every method that takes a `name` is called by all hosts, in the same order, from their main
-    threads; a thread for each connection receives. The first of these that learns of an end
-    sets `_ended`, wakes the main thread where it waits for a value, and aborts the sum that it
-    may wait in; `leave` sets `_left`, after which nothing more is an error.
+    All hosts must call each method with a `name` in the same order, from their main threads. A
+    thread for each connection receives. The first thread that learns of the end of another host
+    sets `_ended`, wakes the main thread, and aborts the sum in which the main thread may wait.
 
     Args:
-        peers: Connections by index: of the chief, the first, to all others, of others to the chief.
-        timeout_sec: How long others may be silent: neither answer, nor tell of work that gets on.
+        addresses, index: The hosts, the chief first, and the place of this host among them.
+        peers: Connections by index: the chief has one to each host, each host one to the chief.
+        timeout_sec: The time that a host may neither answer nor report progress.
 
     Attributes:
-        writing: Held by the thread that writes a checkpoint, which a lost host does not cut off.
+        writing: A lock that the thread that writes a checkpoint holds, so that the process does not
+            end in the middle of a checkpoint.
     """
 
     def __init__(
@@ -80,14 +81,15 @@ class Hosts:
         self.timeout_sec = timeout_sec
         self.writing, self._lock = threading.Lock(), threading.Lock()
         self._ended: Ended | None = None
-        self._noticed, self._left = threading.Event(), threading.Event()
+        self._noticed = threading.Event()
+        self._left = threading.Event()  # After `leave` a closed connection is no error.
         self._gone: set[int] = set()
         self._limit: tuple[float, str] | None = None
-        # When each of them, this one included, was last heard of to get on; others than the chief
-        # hear of it from the chief.
+        # The time of the last progress of each host, this host included. The chief forwards all
+        # progress, so that on every host the time of the chief covers all hosts.
         self._worked_sec = dict.fromkeys(range(len(self.addresses)), 0.0)
         self._handed_on = 0
-        # (name, value) from each peer; None at the end.
+        # Each inbox holds (name, value) from a peer; None wakes the main thread at the end.
         self._inbox: dict[int, queue.SimpleQueue[tuple[str, bytes] | None]] = {}
         self._links: dict[int, Link] = {}
         for number, connection in (peers or {}).items():
@@ -105,7 +107,7 @@ class Hosts:
 
     @property
     def count(self) -> int:
-        """Number of hosts."""
+        """The number of hosts."""
         return len(self.addresses)
 
     @property
@@ -114,10 +116,11 @@ class Hosts:
         return self.index == 0
 
     def share(self, name: str, make: Callable[[], bytes], patient: bool = False) -> bytes:
-        """What the chief alone makes, on all hosts."""
+        """Returns on all hosts the value that `make` returns on the chief."""
         if not self.is_chief:
             return self._take(0, name, patient)
         value = make()
+        # All messages are queued before the first wait, so that no slow host delays the others.
         for number in self._links:
             self._send(number, name, value)
         for link in self._links.values():
@@ -125,14 +128,18 @@ class Hosts:
         return value
 
     def gather(self, name: str, value: _T, patient: bool = False) -> list[_T]:
-        """The values, JSON, of all hosts in their order, on all; `Ended` where one does not answer.
+        """Returns on all hosts the JSON values of all hosts, in the order of the hosts.
 
-        With `patient` it waits as long as the others live, for example while they write.
+        A `patient` call waits as long as the hosts live, for example while they write.
+
+        Raises:
+            Ended: A host does not answer.
         """
         if self.count == 1:
             return [value]
 
         def joined(values: list[bytes]) -> bytes:
+            # Each value is JSON already, so the chief need not parse the values.
             return b"[%b]" % b",".join(values)
 
         return json.loads(self._join(name, json.dumps(value).encode(), joined, patient))
@@ -143,9 +150,9 @@ class Hosts:
         arrays: Mapping[str, np.ndarray],
         join: Callable[[list[np.ndarray]], np.ndarray] | None = None,
     ) -> dict[str, np.ndarray]:
-        """Arrays of all hosts, joined along their first axis in the order of hosts, on all.
+        """Returns on all hosts the arrays of all hosts, joined along their first axis.
 
-        With `join` the chief does this to the arrays of all hosts, for example sums them up.
+        The chief calls `join`, for example a sum, in place of concatenation.
         """
         if self.count == 1:
             return dict(arrays)
@@ -160,9 +167,13 @@ class Hosts:
         return _unpacked(self._join(name, _packed(arrays), joined))
 
     def compare(self, settings: Mapping[str, object]) -> None:
-        """Refuses settings, JSON values by the names to show, that differ; one sentence on all."""
-        chiefs, *others = self.gather("settings", dict(settings))
-        for address, theirs in zip(self.addresses[1:], others, strict=True):
+        """Checks on all hosts that the settings, JSON values by name, are the same.
+
+        Raises:
+            UserError: A setting differs between two hosts.
+        """
+        chiefs, *rest = self.gather("settings", dict(settings))
+        for address, theirs in zip(self.addresses[1:], rest, strict=True):
             for name in [*chiefs, *(name for name in theirs if name not in chiefs)]:
                 if chiefs.get(name) != theirs.get(name):
                     raise UserError(
@@ -174,9 +185,10 @@ class Hosts:
 
     @contextlib.contextmanager
     def limited(self, what: str) -> Iterator[None]:
-        """Ends the run where what is inside, a sum over all hosts, does not end in time.
+        """Ends the run if the `with` block, a sum over all hosts, takes too long.
 
-        Counted from the last sign that any of them gets on: the batch of a step is read inside.
+        `what` names the block in the error. The time begins again with each progress of any host,
+        since the block also reads the batch of a step.
         """
         self._limit = (time.monotonic(), what)
         try:
@@ -185,11 +197,16 @@ class Hosts:
             self._limit = None
 
     def leave(self, error: BaseException | None = None) -> None:
-        """Ends the run here, after an error that of the others, too; `Ended` if another fails."""
+        """Waits until all hosts have ended; after an error of this host, ends the run on all hosts.
+
+        Raises:
+            Ended: Another host has failed.
+        """
         try:
             if error is None:
                 self.gather(_LAST, None, patient=True)
             elif self._ended is None:
+                # The errors of signals and of other hosts bring their exit codes.
                 code = getattr(error, "exit_code", 2 if isinstance(error, UserError) else EXIT_LOST)
                 self._tell_end(code, str(error) if _has_sentence(error) else _named(error))
         finally:
@@ -198,17 +215,17 @@ class Hosts:
                 link.close()
 
     def explain(self, error: BaseException) -> BaseException:
-        """What a failure of TensorFlow comes from: where a host was lost, that."""
+        """Returns the cause of an error: the loss of a host, or the error itself."""
         if not self._links or _has_sentence(error) or not isinstance(error, Exception):
             return error
-        # TensorFlow may notice a broken connection first.
+        # TensorFlow may notice a broken connection before the threads here do.
         if type(error).__module__.startswith("tensorflow"):
             self._noticed.wait(HEARTBEAT_SEC)
         if self._ended is None and type(error).__name__ in _FROM_OTHERS:
             return Ended(
                 f"TensorFlow on {self.addresses[self.index]} does not reach another host "
                 f"({_named(error)}); expected that every host resolves and reaches all of "
-                f"{', '.join(self.addresses)}: look at names and firewalls, then run the same "
+                f"{', '.join(self.addresses)}: check names and firewalls, then run the same "
                 "command on all hosts again."
             )
         return self._ended or error
@@ -216,7 +233,7 @@ class Hosts:
     def _join(
         self, name: str, value: bytes, join: Callable[[list[bytes]], bytes], patient: bool = False
     ) -> bytes:
-        """What the chief makes of the values of all hosts, in their order, on all hosts."""
+        """Returns on all hosts the value that the chief joins from the values of all hosts."""
         if not self.is_chief:
             self._send(0, name, value)
             return self._take(0, name, patient)
@@ -227,7 +244,7 @@ class Hosts:
         self._links[number].send(_VALUE + name.encode() + b"\0" + value)
 
     def _take(self, number: int, name: str, patient: bool) -> bytes:
-        """The next value of a peer, which has to be of this name."""
+        """Returns the next value of a peer, which must have this name."""
         begun_sec = time.monotonic()
         while True:
             since_sec = max(begun_sec, self._worked_sec[number])
@@ -237,10 +254,10 @@ class Hosts:
                 break
             except queue.Empty:
                 if left_sec > 0:
-                    continue  # it may have told of work meanwhile
+                    continue  # The peer may have reported progress during the wait.
                 raise Ended(
                     f"host {self.addresses[number]} did not answer for {self.timeout_sec:g} s, "
-                    f"while this host waits with {name!r}; look at it, or allow more with "
+                    f"while this host waits at {name!r}; check that host, or raise "
                     f"{Arg('cluster_timeout')}, and run the same command on all hosts again."
                 ) from None
         if found is None:
@@ -250,7 +267,7 @@ class Hosts:
             here, there = self.addresses[self.index], self.addresses[number]
             raise Ended(
                 f"host {there} is at {theirs!r}, while {here} is at {name!r}; expected all hosts "
-                "to do the same: does a callback stop the training, or fail, on one of them only?"
+                "to do the same: look for a callback that stops or fails on one host only."
             )
         return value
 
@@ -261,11 +278,12 @@ class Hosts:
             return
         name, _, value = message[1:].partition(b"\0")
         if message[:1] == _END:
+            # The chief forwards the end of a host, so only the chief names the host.
             origin = f"host {self.addresses[number]}: " if self.is_chief else ""
             self._end(Ended(origin + value.decode(), int(name)))
             return
         if name.decode() == _LAST:
-            self._gone.add(number)  # it may go now
+            self._gone.add(number)  # From now on a closed connection is no error.
         self._inbox[number].put((name.decode(), value))
 
     def _lost(self, number: int) -> None:
@@ -273,36 +291,37 @@ class Hosts:
             self._end(self._gone_error(number))
 
     def _watch(self) -> None:
-        told = noted_work()
+        seen = noted_work()
         while not self._left.wait(1.0):
-            if noted_work() != told:
-                told, self._worked_sec[self.index] = noted_work(), time.monotonic()
+            if noted_work() != seen:
+                seen, self._worked_sec[self.index] = noted_work(), time.monotonic()
             if (limit := self._limit) is None:
                 continue
             since_sec = max(*self._worked_sec.values(), limit[0])
             if time.monotonic() > since_sec + self.timeout_sec:
                 problem = (
                     f"{limit[1]} did not end within {self.timeout_sec:g} s on "
-                    f"{self.addresses[self.index]}: another host, or the way to it, hangs; look at "
-                    f"both, or allow more with {Arg('cluster_timeout')}, and run the same command "
-                    "on all hosts again."
+                    f"{self.addresses[self.index]}: another host or the network hangs; check both, "
+                    f"or raise {Arg('cluster_timeout')}, and run the same command on all hosts "
+                    "again."
                 )
                 self._end(Ended(problem))
 
     def _end(self, ended: Ended) -> None:
-        """Makes the main thread end, wherever it waits."""
+        """Makes the main thread end wherever it waits, and the process if the thread does not."""
         with self._lock:
             if self._left.is_set() or self._ended is not None:
                 return
             self._ended = ended
         self._noticed.set()
+        # The main thread may wait for a value, or in a sum of TensorFlow.
         for inbox in self._inbox.values():
             inbox.put(None)
         self._tell_end(ended.exit_code, str(ended))
         _abort_sums(str(ended))
         last_sec = time.monotonic() + WRITE_SEC
         while not self._left.wait(GRACE_SEC):
-            # Without a checkpoint that is being written all since the one before would be lost.
+            # Without the checkpoint in progress, all work since the previous one would be lost.
             if not self.writing.locked() or time.monotonic() > last_sec:
                 print(f"imageshards train: {ended}", file=sys.stderr, flush=True)
                 os._exit(ended.exit_code)
@@ -323,13 +342,13 @@ ONE_HOST = Hosts()
 
 
 def _abort_sums(reason: str) -> None:
-    """Makes TensorFlow's waiting sums fail; else they wait for a lost host for ever."""
+    """Makes TensorFlow's sums fail, which would otherwise wait for a lost host for ever."""
     if "tensorflow" not in sys.modules:
         return
     from tensorflow.python.eager import context
 
-    with contextlib.suppress(Exception):  # not begun, or over
-        context.context().abort_collective_ops(14, reason)
+    with contextlib.suppress(Exception):  # There may be no sum, or no context yet.
+        context.context().abort_collective_ops(14, reason)  # 14 is the code UNAVAILABLE.
 
 
 def _has_sentence(error: BaseException) -> bool:

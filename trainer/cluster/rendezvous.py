@@ -1,7 +1,7 @@
-"""How the hosts of a run meet, before TensorFlow is started on them.
+"""Connects the hosts of a run before TensorFlow starts.
 
-The chief listens at its own address, TensorFlow's, until all have come; the connections stay, the
-port becomes TensorFlow's. So a cluster needs no port but those it names.
+The chief listens at its own address until all hosts have connected. The connections stay open, and
+TensorFlow takes the port, so a cluster needs only the ports that it names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RETRY_SEC = 0.2
 
 
 class _Hello(msgspec.Struct):
-    """The first message of a host: the addresses that the host knows, and its place in the list."""
+    """The first message of a host: the addresses that the host knows, and its place among them."""
 
     imageshards: tuple[str, ...]
     index: int
@@ -32,18 +32,27 @@ class _Hello(msgspec.Struct):
 
 @contextlib.contextmanager
 def joined(cluster: Cluster | None, timeout_sec: float) -> Iterator[Hosts]:
-    """Waits for all hosts, yields them, and tells them how the body ends; one host waits for none.
+    """Connects all hosts for a `with` block, and ends the run on all hosts if the block fails.
 
-    Each may take `timeout_sec` to come, and later to answer.
+    Args:
+        cluster: The hosts; None or a single host needs no connection.
+        timeout_sec: The time that each host may take to connect, and later to answer.
 
     Raises:
-        UserError: A host does not come, a port is in use, or the hosts are of two clusters.
+        UserError: A host is missing, a port is in use, or the hosts belong to two clusters.
         Ended: Another host has ended the run.
     """
     if cluster is None or len(cluster.addresses) == 1:
         yield ONE_HOST
         return
-    hosts = _meet(cluster, timeout_sec)
+    deadline_sec = time.monotonic() + timeout_sec
+    # The end of the block closes the listener, so that TensorFlow can take the port.
+    with _take_port(cluster.addresses[cluster.index]) as listener:
+        if cluster.index == 0:
+            peers = _await_others(listener, cluster, deadline_sec, timeout_sec)
+    if cluster.index != 0:
+        peers = {0: _call_chief(cluster, deadline_sec, timeout_sec)}
+    hosts = Hosts(cluster.addresses, cluster.index, peers, timeout_sec)
     try:
         yield hosts
         hosts.leave()
@@ -55,18 +64,8 @@ def joined(cluster: Cluster | None, timeout_sec: float) -> Iterator[Hosts]:
         raise cause from e
 
 
-def _meet(cluster: Cluster, timeout_sec: float) -> Hosts:
-    deadline_sec = time.monotonic() + timeout_sec
-    with _take_port(cluster.addresses[cluster.index]) as listener:
-        if cluster.index == 0:
-            peers = _await_others(listener, cluster, deadline_sec, timeout_sec)
-    if cluster.index != 0:
-        peers = {0: _call_chief(cluster, deadline_sec, timeout_sec)}
-    return Hosts(cluster.addresses, cluster.index, peers, timeout_sec)
-
-
 def _take_port(address: str) -> socket.socket:
-    """Takes the port that TensorFlow will take, so that one in use is noticed here."""
+    """Takes the port of TensorFlow, so that a port in use is an error here."""
     port = int(address.rpartition(":")[2])
     dual = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual else socket.AF_INET
@@ -89,13 +88,15 @@ def _await_others(
     peers: dict[int, Connection] = {}
     try:
         while len(peers := _living(peers)) < len(cluster.addresses) - 1:
+            # A time-out of 0 would make the socket non-blocking.
             listener.settimeout(max(0.01, deadline_sec - time.monotonic()))
+            # A time-out ends the wait for a connection, so that the deadline is checked.
             with contextlib.suppress(TimeoutError):
                 number, connection = _hello(listener.accept()[0], cluster)
                 if number in (peers := _living(peers)):
                     raise _refused(
-                        f"two processes that say that they are {cluster.addresses[number]}",
-                        "one process for every address: give each its own task index",
+                        f"two processes for {cluster.addresses[number]}",
+                        "one process for each address: give each its own task index",
                         connection,
                     )
                 if number:
@@ -106,8 +107,7 @@ def _await_others(
                     argument="cluster",
                     received=f"{len(cluster.addresses)} hosts, of which {', '.join(missing)} did "
                     f"not come within {timeout_sec:g} s",
-                    remedy="start the same command there, or allow more with "
-                    + Arg("cluster_timeout"),
+                    remedy="start the same command there, or raise " + Arg("cluster_timeout"),
                 )
     except UserError as e:
         _answer(str(e), *peers.values())
@@ -117,14 +117,20 @@ def _await_others(
 
 
 def _living(peers: dict[int, Connection]) -> dict[int, Connection]:
-    """Without those that ended while they waited; begun again, they take their old places."""
+    # A host sends nothing while it waits, so a readable connection is a closed one. The host may
+    # start again and take its old place.
     return {number: peer for number, peer in peers.items() if not peer.poll(0)}
 
 
 def _hello(stream: socket.socket, cluster: Cluster) -> tuple[int, Connection]:
-    """Who calls, 0 for a stranger; one of another cluster, or of no index in it, is an error."""
+    """Returns the index of the host that connects, 0 for a stranger, and the connection.
+
+    Raises:
+        UserError: The host belongs to another cluster or has a wrong index.
+    """
     connection = as_connection(stream)
     try:
+        # A stranger, for example a port scanner, may connect and send nothing, or too much.
         if not connection.poll(5.0):
             return 0, connection
         hello = decode(connection.recv_bytes(maxlength=1_000_000), _Hello)
@@ -149,7 +155,7 @@ def _hello(stream: socket.socket, cluster: Cluster) -> tuple[int, Connection]:
 
 
 def _refused(received: str, expected: str, connection: Connection) -> UserError:
-    """Returns the error about another process, which is told of the error, too."""
+    """Returns the error about another process, and sends it the same error."""
     error = UserError(argument="cluster", received=received, expected=expected)
     _answer(str(error), connection)
     return error
@@ -168,16 +174,17 @@ def _call_chief(cluster: Cluster, deadline_sec: float, timeout_sec: float) -> Co
     reason = "no answer"
     while time.monotonic() < deadline_sec:
         try:
+            # An IPv6 address has brackets before its port.
             stream = socket.create_connection((name.strip("[]"), int(port)), timeout=5.0)
             connection = as_connection(stream)
             connection.send_bytes(hello)
-            # The chief may have come later, and gives up first, with the reason.
+            # The chief's time begins when it starts, maybe later; it gives up first, with a reason.
             if not connection.poll(timeout_sec + 5.0):
                 reason = "it listens, but does not answer"
                 break
             problem = connection.recv_bytes().decode()
         except (OSError, EOFError, UnicodeDecodeError) as e:
-            # It ended while others were awaited, or TensorFlow of an earlier run still listens.
+            # The chief ended while it waited, or TensorFlow of an earlier run still listens.
             reason = getattr(e, "strerror", None) or str(e) or type(e).__name__
             time.sleep(_RETRY_SEC)
             continue
@@ -187,6 +194,6 @@ def _call_chief(cluster: Cluster, deadline_sec: float, timeout_sec: float) -> Co
     raise UserError(
         argument="cluster",
         received=f"the chief {chief}, which did not answer within {timeout_sec:g} s ({reason})",
-        remedy="start the same command there, look at names and firewalls, or allow more with "
+        remedy="start the same command there, check names and firewalls, or raise "
         + Arg("cluster_timeout"),
     )

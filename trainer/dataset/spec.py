@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from trainer.dataset.pieces import Pieces
 
+# Name of the model card inside a `.keras` file.
+CARD_FILE = "imageshards.json"
 # Name of the picture among a model's inputs.
 IMAGE_INPUT = "image"
 # Name of a record's boxes with their labels, as one input or target.
@@ -28,18 +30,20 @@ BOXES = "bounding_boxes"
 # Name of the dataset's own label among the targets.
 OWN_LABEL = "label"
 
-# A batch of B examples, as the reader makes it, has these keys:
-# - `inputs`: `image` uint8 [B, height, width, channels], `bounding_boxes`, and further features by
-#   their `input_name`. A function that the user gives to `TrainingData.map` replaces `inputs` by
-#   `mapped`.
-# - `label`: for a class int64 [B], or float32 [B, classes] after MixUp; for labels float32 [B,
-#   classes], 1 if a record has the label; for values float32 [B] or [B, k]; for boxes `BoxesOf`;
-#   for several targets a dictionary of these by name. Absent without a target.
-# - `weight`: float32 [B].
-# - `position`: int64 [B], the index in the endless training stream.
-# - `record`: int64 [B], the record's number within the split.
-# - `present`: bool [B], False for a broken record and for padding of an evaluation's last batch.
 Batch = dict[str, Any]
+"""A batch of B examples, as the reader makes it, has these keys:
+
+- `inputs`: `image` uint8 [B, height, width, channels], `bounding_boxes`, and further features by
+  their `input_name`. A function that the user gives to `TrainingData.map` replaces `inputs` by
+  `mapped`.
+- `label`: for a class int64 [B], or float32 [B, classes] after MixUp; for labels float32 [B,
+  classes], 1 if a record has the label; for values float32 [B] or [B, k]; for boxes `BoxesOf`;
+  for several targets a dictionary of these by name. Absent without a target.
+- `weight`: float32 [B].
+- `position`: int64 [B], the index in the endless training stream.
+- `record`: int64 [B], the record's number within the split.
+- `present`: bool [B], False for a broken record and for padding of an evaluation's last batch.
+"""
 
 # Bounding boxes of a batch, in the form of Keras's layers: `boxes` float32 [B, most, 4] has xmin,
 # ymin, xmax, ymax relative to the picture; `labels` is int64 [B, most]. Both are -1 behind the last
@@ -309,6 +313,11 @@ class Subset:
     def num_outputs(self) -> int:
         """Number of a model's outputs: a logit for each class, or k values."""
         return len(self.classes) or self.dataset.num_outputs
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the model's outputs: classes, or values."""
+        return self.classes or value_names(self.dataset.label_feature, self.dataset.target_shape)
 
     @property
     def class_weights(self) -> tuple[float, ...] | None:

@@ -14,7 +14,7 @@ from imageshards.errors import UserError
 from imageshards.progress import with_progress
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.config import OptimizerConfig
-from trainer.dataset.spec import Batch, MeanStd, Subset, input_of, value_names
+from trainer.dataset.spec import Batch, MeanStd, Subset, input_of
 from trainer.dataset.subset import class_ids
 from trainer.evaluation.classes import ClassEvaluation
 from trainer.evaluation.evaluation import Collector, Evaluation
@@ -81,7 +81,7 @@ class Evaluator:
             self._step = make_test_step(model, strategy)
         else:
             classes = data.classes if classes is None else tuple(classes)
-            self._names = classes or value_names(dataset.label_feature, dataset.target_shape)
+            self._names = classes or data.subset.output_names
             self._kind = KINDS[dataset.target]
             ids = class_ids(data.subset, classes)
             same = ids == tuple(range(len(classes)))

@@ -69,6 +69,7 @@ def build_model(
     precision: str = "float32",
     sync_batchnorm: bool = False,
     mean_std: MeanStd | None = None,
+    outputs: Sequence[str] = (),
 ) -> keras.Model:
     """Builds a model to compile, or the user's compiled model. Call it in the strategy's scope.
 
@@ -86,6 +87,7 @@ def build_model(
         sync_batchnorm: Computes batch statistics over all replicas; not for a user's model.
         mean_std: For values, the last layer turns numbers around 0 into numbers of this mean and
             deviation, so that the unit of a quantity does not matter for learning.
+        outputs: Names of the outputs. `weights` for as many other outputs leave the head random.
 
     Returns:
         A model from uint8 or float [batch, *size, channels], 0..255, to float32 [batch,
@@ -125,7 +127,7 @@ def build_model(
     if weights == IMAGENET:
         print(f"weights  {weights}, as Keras publishes them: all but the head, which is random")
     elif weights:
-        print(load_weights(model, weights), flush=True)
+        print(load_weights(model, weights, outputs), flush=True)
     return model
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import warnings
 import zipfile
+from collections.abc import Sequence
 from typing import Any
 
 import h5py
@@ -13,16 +15,19 @@ import numpy as np
 
 from imageshards import storage
 from imageshards.errors import UserError
+from imageshards.typed import convert
+from trainer.dataset.spec import CARD_FILE, ModelCard
 
 _KINDS = (".keras", ".weights.h5", ".h5")
 
 
-def load_weights(model: keras.Model, path: str) -> str:
+def load_weights(model: keras.Model, path: str, outputs: Sequence[str] = ()) -> str:
     """Loads the weights that fit into `model`, or into the architecture inside it.
 
     Layers are matched by their place (`.keras`, `.weights.h5`) or their name (`.h5` files that
     `keras.applications` publishes). Layers with another shape, for example a head for other
-    classes, keep their values.
+    classes, keep their values. So does the head if a model card in the file names as many outputs,
+    but not `outputs`.
 
     Returns:
         A sentence that says how many layers were loaded.
@@ -44,12 +49,18 @@ def load_weights(model: keras.Model, path: str) -> str:
         best = max(best, found, key=len)
         for key, variable in variables.items():
             variable.assign(initial[key])
+    trained_for = _outputs_in(local_path)
+    # A head for as many classes fits by its shape, but its outputs mean the classes of the file.
+    if outputs and trained_for and tuple(outputs) != trained_for:
+        head = next(layer for layer in reversed(model.layers) if layer.weights)
+        best = {k: v for k, v in best.items() if k not in {id(weight) for weight in head.weights}}
     for key, value in best.items():
         variables[key].assign(value)
     random = [key for key, value in initial.items() if np.ptp(value) > 0]
     layers = {key: variables[key].path.rpartition("/")[0] for key in random}
     left = list(dict.fromkeys(layers[key] for key in random if key not in best))
-    if not best:
+    # Only constants may fit another architecture, for example its biases of 0.
+    if len(left) == len(set(layers.values())):
         why = f", in which nothing fits the model {model.name}"
         raise _refused(path, why, "weights of the same architecture")
     total = len(set(layers.values()))
@@ -58,6 +69,16 @@ def load_weights(model: keras.Model, path: str) -> str:
         more = ", …" if len(left) > 4 else ""
         sentence += f"; left random: {', '.join(left[:4])}{more}"
     return sentence
+
+
+def _outputs_in(path: str) -> tuple[str, ...]:
+    """Returns the output names that the model card of a file records; none without our head."""
+    try:
+        with zipfile.ZipFile(path) as members:
+            card = convert(json.loads(members.read(CARD_FILE)), ModelCard)
+            return () if card.compiled else card.names
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+        return ()
 
 
 def _load(target: keras.Model, path: str) -> None:

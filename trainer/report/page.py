@@ -1,4 +1,4 @@
-"""`report/index.html`: curves, figures and the most wrong pictures on one page."""
+"""Writes `report/index.html`: curves, figures and the most wrong pictures on one page."""
 
 from __future__ import annotations
 
@@ -28,8 +28,13 @@ THUMB_PX = 224
 
 
 class Source(NamedTuple):
-    """One record: its shard's file, its number within it, the file that it was made from, "" where
-    unknown, and a small picture, None where it cannot be shown.
+    """A record on the page.
+
+    Attributes:
+        shard: The file name of the shard.
+        number: The number of the record in the shard.
+        filename: The name of the original file; "" if unknown.
+        thumb: A small picture; None if it cannot be decoded.
     """
 
     shard: str
@@ -38,7 +43,7 @@ class Source(NamedTuple):
     thumb: Image.Image | None
 
 
-# What else is shown of a kind of target.
+# Kind of evaluation → the function that computes its own sections.
 _OF_KIND: Mapping[type[Evaluation], Callable[[Any], dict[str, Any]]] = {
     ClassEvaluation: sections.confusion,
     ValuesEvaluation: sections.plots,
@@ -55,11 +60,16 @@ def write_report(
     subset: Subset | None,
     served: str = "",
 ) -> str:
-    """Writes `folder`/index.html, whole or not at all; it needs no other file. Returns its path.
+    """Writes `folder`/index.html, whole or not at all, and returns its path.
 
-    `history` has the objects of metrics.jsonl, none for an evaluation without training. The most
-    wrong pictures of `evaluation` are read again from the shards of `subset`. `served` names the
-    model of a run that the page describes.
+    Args:
+        folder: The folder, local or in a store.
+        title: The heading of the page.
+        facts: Setting or figure → its value.
+        history: The objects of metrics.jsonl; none for an evaluation without training.
+        evaluation: The results; None for a run that evaluates nothing.
+        subset: The records of the evaluation, from which the most wrong pictures are read.
+        served: The model of a run that the page describes.
 
     Raises:
         UserError: The folder cannot be written.
@@ -71,7 +81,7 @@ def write_report(
     except OSError as e:
         raise UserError(
             f"{path} cannot be written ({e.strerror or e})",
-            expected="a folder with room where you may write, by "
+            expected="a writable folder with free space, by "
             + Arg("output")
             + " or "
             + Arg("report"),
@@ -87,7 +97,7 @@ def page_of(
     subset: Subset | None,
     served: str = "",
 ) -> str:
-    """The page as one HTML document without outside resources."""
+    """Returns the page as one HTML document without outside resources."""
     chosen: list[int] = []
     sources: Mapping[int, Source] = {}
     figures: dict[str, Any] = {"matrix": None, "confusions": None, "plots": ()}
@@ -115,9 +125,9 @@ def page_of(
 
 
 def look_up(subset: Subset, records: Collection[int]) -> dict[int, Source]:
-    """Reads records again, by their numbers within the split as in `Evaluation.record`.
+    """Reads records again by their numbers in the split, as in `Evaluation.record`.
 
-    What cannot be read any more is left out, and all of it where the index is damaged.
+    The result lacks records that cannot be read; it is empty if the index is damaged.
     """
     dataset, split = subset.dataset, subset.split
     names = [dataset.image_feature, dataset.filename_feature or "", *BOX_FEATURES]
@@ -128,6 +138,7 @@ def look_up(subset: Subset, records: Collection[int]) -> dict[int, Source]:
     except UserError:
         return found
     for number in records:
+        # The page says in place of the picture that it cannot be shown.
         with contextlib.suppress(OSError, RecordError):
             record = source[number]
             encoded, filename = (

@@ -1,4 +1,4 @@
-"""What the sections of the report show: curves, epochs, confusions, figures of single outputs."""
+"""Computes the sections of the report: curves, epochs, confusions, figures of single outputs."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ if TYPE_CHECKING:
     from trainer.evaluation.classes import ClassEvaluation
     from trainer.evaluation.values import ValuesEvaluation
 
-# Of more classes a list of confusions is shown.
-MAX_MATRIX = 20
+MAX_MATRIX = 20  # For more classes the page lists confusions in place of a matrix.
 MAX_CONFUSIONS = 30
 
 
 class _Curves(NamedTuple):
-    """What one chart shows.
+    """The lines of one chart.
 
     Attributes:
-        lines: Key in an epoch's object → what it is called in the legend.
-        least: Where an axis from zero ends at least; None for an axis around the values.
-        is_share: Whether values are shares; of two lines, high ones have an axis around them, as
-            they would hardly differ on one from zero.
+        title, unit: The heading, and the meaning of the values.
+        lines: Key in an epoch's object → the name in the legend.
+        least: The least end of an axis from zero; None for an axis around the values.
+        is_share: Whether the values are shares, which are shown in percent.
     """
 
     title: str
@@ -54,7 +53,7 @@ _SMALL = (
     _Curves("Learning rate", "at the end of an epoch", {"learning_rate": "rate"}, 0),
 )
 
-# Figure of an evaluation → its tile: heading, whether it is a share, a remark.
+# Figure of an evaluation → the tile: (heading, whether the figure is a share, remark).
 _TILES = {
     "accuracy": ("Accuracy", True, ""),
     "top5_accuracy": ("Top-5 accuracy", True, ""),
@@ -65,7 +64,7 @@ _TILES = {
     "loss": ("Loss", False, "mean over the examples"),
     "mean_class_accuracy": ("Mean class accuracy", True, "every class counts alike"),
 }
-# What a column of the table of outputs is called on the page, where its name alone says little.
+# Columns of the table of outputs whose names need an explanation → the heading on the page.
 _COLUMNS = {
     "recall": "Found (recall)",
     "precision": "Right (precision)",
@@ -77,7 +76,7 @@ _COLUMNS = {
 
 
 def curves(history: Sequence[Mapping[str, float | None]]) -> tuple[list[Chart], list[Chart]]:
-    """Large and small charts of metrics.jsonl, where there are values; none for a single epoch."""
+    """Returns large and small charts of metrics.jsonl; none for a single epoch."""
     large, small = (
         [chart for one in charts if (chart := _chart(one, history))] for charts in (_LARGE, _SMALL)
     )
@@ -86,7 +85,7 @@ def curves(history: Sequence[Mapping[str, float | None]]) -> tuple[list[Chart], 
 
 def _chart(wanted: _Curves, history: Sequence[Mapping[str, Any]]) -> Chart | None:
     if len(history) < 2:
-        return None
+        return None  # A single epoch makes no curve.
     best = best_epoch(history)
     lines = {name: [record.get(key) for record in history] for key, name in wanted.lines.items()}
     return line_chart(
@@ -102,6 +101,7 @@ def _chart(wanted: _Curves, history: Sequence[Mapping[str, Any]]) -> Chart | Non
 
 
 def _all_high(lines: Mapping[str, Sequence[float | None]]) -> bool:
+    # Two lines of high shares would hardly differ on an axis from zero.
     values = {value for line in lines.values() for value in line if value is not None}
     return len(lines) > 1 < len(values) and min(values) >= 0.5
 
@@ -111,7 +111,7 @@ def _percent_mark(value: float) -> str:
 
 
 def best_epoch(history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The epoch with the lowest validation loss, the first of equal ones."""
+    """Returns the first epoch with the lowest validation loss; None without validation."""
     validated = [record for record in history if record.get("val_loss") is not None]
     return min(validated, key=lambda record: record["val_loss"], default=None)
 
@@ -119,7 +119,7 @@ def best_epoch(history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None
 def tiles(
     history: Sequence[Mapping[str, float | None]], evaluation: Evaluation | None
 ) -> list[tuple[str, str, str]]:
-    """The main figures: (name, value, remark)."""
+    """Returns the most important figures: (name, value, remark)."""
     shown: list[tuple[str, str, str]] = []
     if evaluation is not None:
         examples = f"of {evaluation.num_examples:,} examples"
@@ -146,7 +146,7 @@ def tiles(
 
 
 def epochs(history: Sequence[Mapping[str, float | None]]) -> Rows:
-    """metrics.jsonl as a table; its first row is the head."""
+    """Returns metrics.jsonl as a table, whose first row is the head."""
     keys = list(dict.fromkeys(key for record in history for key in record))
     return [keys, *([_figure(key, record.get(key)) for key in keys] for record in history)]
 
@@ -160,7 +160,7 @@ def _figure(key: str, value: object) -> str:
 
 
 def target_fact(target: DatasetSpec | ModelCard, mean_std: MeanStd | None) -> dict[str, str]:
-    """A row of the settings that says which numbers have the unit of the target; none without."""
+    """Returns the fact which figures have the unit of the target; none without a scaled target."""
     if mean_std is None:
         return {}
     scale = f"{target.label_feature}, {describe_scale(mean_std)}"
@@ -168,10 +168,12 @@ def target_fact(target: DatasetSpec | ModelCard, mean_std: MeanStd | None) -> di
 
 
 def confusion(evaluation: ClassEvaluation) -> dict[str, Any]:
-    """`matrix`: class → its examples by the class predicted; None of more than fit on a screen.
+    """Returns the sections of a classification.
 
-    `confusions`: how many pairs of classes were confused, and the most frequent ones. A row:
-    class, what it was taken for, how often, share of the class.
+    Returns:
+        `matrix`: the examples of each class by predicted class; None for more than `MAX_MATRIX`
+        classes. `confusions`: the number of confused pairs, and rows of the most frequent pairs:
+        class, predicted class, examples, share of the class.
     """
     names, size = evaluation.names, len(evaluation.names)
     found = evaluation.confusions()
@@ -183,6 +185,7 @@ def confusion(evaluation: ClassEvaluation) -> dict[str, Any]:
     matrix = None
     if size <= MAX_MATRIX:
         matrix = np.zeros((size, size), np.int64)
+        # `matrix[label, predicted] += 1` would count a repeated pair once.
         np.add.at(matrix, (evaluation.label, evaluation.predicted), 1)
     return {
         "matrix": None if matrix is None else matrix.tolist(),
@@ -191,7 +194,7 @@ def confusion(evaluation: ClassEvaluation) -> dict[str, Any]:
 
 
 def plots(evaluation: ValuesEvaluation) -> dict[str, Any]:
-    """`plots`: values that were predicted against true ones, a chart for each of the first."""
+    """Returns `plots`: a chart of predicted against true values for each of the first outputs."""
     values = zip(
         evaluation.names[:MAX_SHOWN], evaluation.label.T, evaluation.predicted.T, strict=True
     )
@@ -203,10 +206,9 @@ def plots(evaluation: ValuesEvaluation) -> dict[str, Any]:
 
 
 def outputs(evaluation: Evaluation) -> dict[str, Any]:
-    """The figures of single outputs, as a table: its `head` and `rows`, of which some columns are
-    `numeric`, and which rows come first, the `order`.
-    """
+    """Returns a table of single outputs: `head`, `rows`, `numeric` columns and `order` of rows."""
     order, head, rows = evaluation.table()
+    # A `Share` is a float, too, but becomes a bar: so numbers are found by their exact type.
     return {
         "order": order,
         "head": [_COLUMNS.get(name, name[0].upper() + name[1:]) for name in head],

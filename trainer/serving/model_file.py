@@ -17,7 +17,7 @@ import msgspec
 from imageshards import storage
 from imageshards.errors import Arg, Text, UserError
 from imageshards.typed import convert
-from trainer.dataset.spec import ModelCard
+from trainer.dataset.spec import CARD_FILE, ModelCard
 from trainer.output_errors import output_errors
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ BEST_MODEL_FILE = "best.keras"
 TRANSFORM_FOLDER = "transform_fn"
 # Prefix of the temporary folder, beside the model file, in which the file is written.
 SAVING_PREFIX = ".saving-"
-CARD_FILE = "imageshards.json"  # inside a model file
 FORMAT_VERSION = 1
 
 _METADATA_FILE = "metadata.json"

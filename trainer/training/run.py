@@ -128,6 +128,7 @@ def build_and_compile(config: RunConfig, run: Run, name: str) -> Built:
             precision=config.optimizer.precision,
             sync_batchnorm=config.sync_batchnorm,
             mean_std=mean_std,
+            outputs=run.train.subset.output_names,
         )
         is_ours = not built.compiled
         if is_ours:

@@ -86,7 +86,7 @@ def rows(through_tft):
     return {ref.key: dict(ref.columns or {}) for batch in through_tft[0] for ref in batch}
 
 
-def test_labels_only_leaves_batches_untouched(tmp_path):
+def test_labels_alone_leave_batches_unchanged(tmp_path):
     batches, transform_dir = analyse(tmp_path, batches_of(REFS, 30))
     assert exported_classes(transform_dir) == sorted(ODD_LABELS)
     assert sorted(map(repr, batches)) == sorted(repr(batch.refs) for batch in batches_of(REFS, 30))
@@ -190,7 +190,7 @@ def test_the_exported_graph_leaves_a_missing_value_and_scales_the_others(through
 
 
 @pytest.mark.slow
-def test_any_batch_split_gives_the_same_bytes(through_tft, tmp_path):
+def test_the_size_of_batches_does_not_change_the_bytes(through_tft, tmp_path):
     shuffled = random.Random(1).sample(REFS, len(REFS))
     again, _ = analyse(tmp_path, batches_of(shuffled, 7), columns=COLUMNS)
     one, other = (sorted(map(repr, sum(batches, []))) for batches in (again, through_tft[0]))

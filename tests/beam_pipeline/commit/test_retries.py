@@ -88,7 +88,7 @@ class Attempts:
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_steps_that_are_done_again_make_the_same_dataset(disturbed, output, tmp_path, overwrite):
+def test_repeated_steps_make_the_same_dataset(disturbed, output, tmp_path, overwrite):
     if overwrite:
         Job(output, make_units(tmp_path / "old", 100, shards=2)).run()
         storage.write(storage.join(output, "report/index.html"), b"of the old dataset")

@@ -61,7 +61,7 @@ def test_files_that_no_build_accounts_for_are_refused_whatever_the_flags(
 
 @given(changed({"pinned_classes": ["cat"], "in_place": True, "job": None}))
 @settings(max_examples=60, derandomize=True, deadline=None)
-def test_any_notes_of_a_job_are_used_or_there_are_none(tmp_path_factory, notes):
+def test_any_json_in_the_notes_of_a_job_is_either_used_or_ignored(tmp_path_factory, notes):
     output = tmp_path_factory.mktemp("output")
     for name in (STOPPED, ".staging/committed.json"):
         storage.write(f"{output}/{name}", json.dumps(notes))

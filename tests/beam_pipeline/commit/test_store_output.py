@@ -154,7 +154,7 @@ def test_a_shard_costs_four_requests_and_one_at_the_commit(server, photos):
 
 
 @ONLY_S3
-def test_a_finished_result_is_not_used_where_its_shard_was_replaced(server, photos):
+def test_finished_result_rejects_a_replaced_shard(server, photos):
     output = f"{server.bucket()}/set"
     unit, places = unit_of(photos), places_of(output, in_place=True)
     result = write_shard(unit, places, OPTIONS)

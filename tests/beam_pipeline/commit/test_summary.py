@@ -25,7 +25,7 @@ def test_the_list_is_one_object_per_line(tmp_path):
 
 
 @pytest.mark.parametrize(("absent", "names_one"), [(6, True), (5, False)])
-def test_where_most_are_not_found_the_sentence_names_one_and_how_paths_are_read(
+def test_if_most_files_are_missing_the_error_names_one_and_explains_paths(
     tmp_path, absent, names_one
 ):
     rejects = [reject(str(n), f"{tmp_path}/sub/{n}", "not_found") for n in range(absent)]
@@ -61,7 +61,7 @@ def test_the_budget_is_a_fraction_of_what_was_listed_but_allows_one(
     assert f"see {where}" in said and "'3'" not in said
 
 
-def test_the_remedy_for_pointers_of_git_lfs_is_told(tmp_path):
+def test_pointers_of_git_lfs_come_with_a_remedy(tmp_path):
     where = write_list([reject("a", "/a")], str(tmp_path))
     with refused("max_reject_fraction", "3 files of the input held a pointer of Git LFS"):
         check_budget({"git_lfs_pointer": 3, "empty": 1}, 9, 0.1, where)

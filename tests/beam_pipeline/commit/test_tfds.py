@@ -35,7 +35,7 @@ def test_every_record_of_every_split_is_read(builder, insects, described):
                 np.testing.assert_array_equal(np.ravel(value), wanted, err_msg=name)
 
 
-def test_counts_names_and_shapes(builder, described):
+def test_tfds_reads_counts_names_and_shapes(builder, described):
     info = builder.info
     assert info.name == "image_shards"
     for split, content in described["splits"].items():

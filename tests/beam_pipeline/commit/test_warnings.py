@@ -31,7 +31,7 @@ def test_classes_without_a_training_image_are_counted_and_named():
 @pytest.mark.parametrize(
     ("one", "other"), [("cat", "c\u0430t"), ("big  cat", "Big cat "), ("Straße", "STRASSE")]
 )
-def test_names_that_look_alike_are_told(one, other):
+def test_names_that_look_alike_are_a_warning(one, other):
     (said,) = told({"train": {one: 3, other: 4}, "validation": {one: 1, other: 1}})
     assert repr(one) in said and repr(other) in said and "--class_map" in said
     assert ascii(one) in said and ascii(other) in said
@@ -46,7 +46,7 @@ def test_names_that_look_alike_are_told(one, other):
         (["train", "vaildation", "test"], "split 'vaildation' is almost 'validation'; rename it"),
     ],
 )
-def test_splits_that_are_not_as_was_meant_are_told(splits, expected):
+def test_empty_and_misspelled_splits_are_a_warning(splits, expected):
     (said,) = told(even(*splits))
     assert said.startswith(expected)
 
@@ -67,20 +67,20 @@ def test_spellings_of_one_class_are_one_warning():
         (["rock", "paper"], None),
     ],
 )
-def test_names_made_of_several_labels_are_told_with_their_separator(names, separator):
+def test_names_made_of_several_labels_are_a_warning_with_their_separator(names, separator):
     said = told({"train": dict.fromkeys(names, 3), "validation": dict.fromkeys(names, 1)})
     assert len(said) == bool(separator)
     assert all(f"--label_separator '{separator}'" in each for each in said)
 
 
 @pytest.mark.parametrize(("classes", "more"), [(10, 0), (40, 3)], ids=["equal", "nearly"])
-def test_as_many_classes_as_images_are_told(classes, more):
+def test_as_many_classes_as_images_are_a_warning(classes, more):
     (said,) = told({"train": {f"{i}.png": 1 + (i < more) for i in range(classes)}}, ["train"])
     assert said.startswith(f"{classes} classes for {classes + more} images")
     assert "--label_regex" in said
 
 
-def test_what_the_listing_found_is_told():
+def test_findings_of_the_listing_are_warnings():
     names = {
         "empty_class_folder": [f"c{i}" for i in range(7)],
         "unread_format": [".heic"],
@@ -90,7 +90,7 @@ def test_what_the_listing_found_is_told():
     }
     expected = [
         "7 class folders without an image: 'c0', 'c1', 'c2', 'c3', 'c4' and 2 more",
-        "passed over by their names: '.heic'; HEIC needs",
+        "passed over by their names: '.heic'; --extensions says",
         "1 folder could not be listed for lack of permissions",
         "1 split folder without a class folder: 'test'",
         "--splits was not applied to images of 'train', 'val'",
@@ -99,7 +99,7 @@ def test_what_the_listing_found_is_told():
         assert words in said
 
 
-def test_names_are_told_from_counts_and_these_are_added_up():
+def test_counts_and_names_separates_names_and_adds_up_counts():
     skipped = [
         {"hidden": 1, "empty_class_folder: b: c": 1, "excluded_by_glob: *": 3},
         {"hidden": 2, "empty_class_folder: a": 2, "other": 1, "excluded_by_glob: b": 4},

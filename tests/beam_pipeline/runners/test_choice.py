@@ -55,7 +55,7 @@ def test_the_local_runner_is_named_so_that_none_is_downloaded(name, monkeypatch)
         ("PortableRunner", "RemoteRunner"),
     ],
 )
-def test_another_runner_is_elsewhere(name, kind):
+def test_a_named_runner_is_not_local_and_checks_types(name, kind):
     chosen = choose(["--runner", name], BUILD)
     assert (type(chosen).__name__, chosen.local) == (kind, False)
     assert chosen.options.view_as(TypeOptions).pipeline_type_check

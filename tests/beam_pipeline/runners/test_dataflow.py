@@ -134,7 +134,7 @@ class TestTheStagedJob:
         assert storage.read(f"{there}/{schema}") == (here / schema).read_bytes()
         assert (b"weight" in (here / schema).read_bytes()) == submitted.has_columns
 
-    def test_ran_from_what_was_staged_for_it_alone(self, submitted, bucket):
+    def test_uses_only_the_packages_that_were_staged(self, submitted, bucket):
         staged = submitted.used["staged"]
         assert "workflow.tar.gz" in staged and not submitted.used["keras"]
         # Labels alone need no TensorFlow, and nobody stages its packages.
@@ -169,7 +169,7 @@ def package(tmp_path):
 
 
 class TestASubmission:
-    def test_that_only_tries_leaves_nothing_anywhere(self, bucket, package):
+    def test_that_is_a_dry_run_writes_nothing(self, bucket, package):
         """On Google's own endpoint, which is not asked for anything."""
         before = set(storage.files_below(bucket))
         code, said = run_here(*flags(bucket, "dry"), *REAL, *package, "--dry_run=True")
@@ -177,14 +177,14 @@ class TestASubmission:
         assert "nothing was submitted: the flags and the graph are in order" in said
         assert set(storage.files_below(bucket)) == before
 
-    def test_that_fails_is_one_sentence_with_its_page(self, bucket, service, package):
+    def test_that_fails_ends_with_one_sentence_and_its_page(self, bucket, service, package):
         service.end_jobs("FAILED", "Startup failed: no quota for CPUS")
         code, said = run_here(*flags(bucket, "x"), *service.flags, *package)
         assert code == 2
         assert "ended as FAILED (Startup failed: no quota for CPUS)" in said
         assert f"/jobs/{REGION}/" in said and "Traceback" not in said
 
-    def test_for_an_output_whose_job_runs_is_refused_by_the_service(self, bucket, service, package):
+    def test_for_the_output_of_a_running_job_is_refused(self, bucket, service, package):
         name = job_name(f"{bucket}/x")
         running = {"id": "7", "name": name, "currentState": "JOB_STATE_RUNNING"}
         service.jobs["7"] = running | {"clientRequestId": "of another"}
@@ -212,7 +212,7 @@ class TestASubmission:
         ({"output": "/out"}, "output", "'/out'"),
     ],
 )
-def test_what_cannot_run_there_is_refused_before_the_job_is_submitted(changed, argument, word):
+def test_flags_that_dataflow_cannot_use_are_refused_before_submission(changed, argument, word):
     given = {"temp_location": "gs://my-bucket/temp", "sdk_container_image": "registry/image"}
     given |= {"project": PROJECT, "region": REGION, "runner": "DataflowRunner", "dry_run": "True"}
     given |= {"source": "gs://photos/raw", "output": "gs://sets/pets"} | changed

@@ -78,7 +78,7 @@ def test_files_and_records_of_one_shard_keep_their_order(made, tmp_path):
     assert list(read_files_and_records([ref for ref, _ in wanted], 10**6, UrlOptions())) == wanted
 
 
-def test_what_is_not_a_whole_record_is_an_error_of_its_own(made):
+def test_a_missing_or_damaged_record_is_an_error_beside_whole_records(made):
     (first, payload), (second, _), *_ = refs_of(made)
     gone = second._replace(uri=second.uri + ".gone")
     moved = second._replace(offset_bytes=second.offset_bytes + 1)
@@ -89,7 +89,7 @@ def test_what_is_not_a_whole_record_is_an_error_of_its_own(made):
     assert codes == ["read_error", DAMAGED, DAMAGED]
 
 
-def test_another_label_changes_two_features_and_the_same_one_nothing(made):
+def test_a_new_label_changes_two_features_and_an_equal_label_none(made):
     ref, payload = refs_of(made)[0]
     before = decode_example(payload)
     copied, features = copy_record(ref, payload, {"cat": 0, "dog": 1})
@@ -99,7 +99,7 @@ def test_another_label_changes_two_features_and_the_same_one_nothing(made):
     assert decode_example(copied) == features == before | changed
 
 
-def test_another_record_in_its_place_is_refused(made):
+def test_copy_record_refuses_a_record_that_was_not_listed(made):
     (ref, payload), (_, other), *_ = refs_of(made)
     features = decode_example(payload)
     del features["image/width"]

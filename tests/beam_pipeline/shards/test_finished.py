@@ -43,11 +43,11 @@ def test_the_digest_does_not_depend_on_the_order_in_which_options_are_declared()
     ],
     ids=str,
 )  # fmt: skip
-def test_the_digest_is_another_for_other_bytes(change):
+def test_the_digest_changes_with_everything_that_changes_bytes(change):
     assert unit_digest(UNIT, dataclasses.replace(OPTIONS, **change)) != unit_digest(UNIT, OPTIONS)
 
 
-def test_the_digest_is_another_for_boxes_in_pixels_and_for_other_features():
+def test_the_digest_changes_with_boxes_in_pixels_and_with_features():
     in_pixels = dataclasses.replace(UNIT, refs=[UNIT.refs[0]._replace(in_pixels=True)])
     without = dataclasses.replace(UNIT, features={})
     with_age = dataclasses.replace(UNIT, features={"age": FeatureSpec("int64", ())})
@@ -96,7 +96,7 @@ def files_of(places: ShardPlaces, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"\1" * 9], ids=["gone", "empty", "other bytes"])
-def test_a_shard_is_not_finished_when_a_file_of_it_is_another(tmp_path, damage):
+def test_a_shard_with_a_missing_or_replaced_file_is_not_finished(tmp_path, damage):
     places = ShardPlaces(output=str(tmp_path / "out"), staging=str(tmp_path))
     for path in files_of(places, result().name):
         found = finish(places, result())

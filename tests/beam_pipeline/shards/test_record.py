@@ -47,7 +47,7 @@ def boxes(*rows: tuple[float, float, float, float], **more: list) -> ImageRef:
     return REF._replace(columns={**columns, **more})
 
 
-def test_boxes_follow_the_crop_and_those_out_of_sight_leave_with_their_labels():
+def test_boxes_follow_the_crop_and_hidden_boxes_leave_with_their_labels():
     # 60 x 40 cropped to its centre: x in 1/6 .. 5/6 is seen.
     ref = boxes(
         (0.5, 0.75, 0.0, 0.5), (0.0, 0.1, 0.0, 1.0), (0.0, 1.0, 0.25, 1.0),
@@ -63,7 +63,7 @@ def test_boxes_follow_the_crop_and_those_out_of_sight_leave_with_their_labels():
     assert features["image/object/id"] == [1]
 
 
-def test_no_box_and_no_picture_column_stay_as_they_are():
+def test_an_image_without_boxes_keeps_its_columns():
     features = make(boxes(age=[1.5]))
     assert [features[name] for name in BOX_FEATURES] == [[], [], [], []]
     assert features["age"] == [1.5]

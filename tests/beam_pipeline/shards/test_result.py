@@ -80,7 +80,7 @@ def result() -> ShardResult:
 
 @given(changed(json.loads(msgspec.json.encode(result()))))
 @settings(max_examples=200, derandomize=True, deadline=None)
-def test_any_file_beside_a_shard_is_a_result_that_a_commit_can_use_or_none(raw):
+def test_any_json_is_either_refused_or_a_result_that_a_commit_can_use(raw):
     try:
         found = decode(json.dumps(raw), ShardResult)
     except ValueError:

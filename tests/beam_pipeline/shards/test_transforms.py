@@ -125,7 +125,7 @@ def finalize(sink: BalancedSink, temporary: str, results: list[Any]) -> list[str
 
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("overtaken", [False, True])
-def test_finalize_write_may_be_done_again_in_any_state(
+def test_finalize_write_may_be_repeated_in_any_state(
     batches, tmp_path, monkeypatch, number, overtaken
 ):
     """After it succeeded, after an error at a file, and while another attempt is under way."""

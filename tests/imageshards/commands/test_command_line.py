@@ -16,7 +16,7 @@ BUILD, TRAIN = cli.make_parser().flags, parser_of("train").format_help()
 TRAIN_FLAGS = re.findall(r"^  (--\w+)", TRAIN, re.MULTILINE)
 
 
-def test_the_flag_that_was_meant():
+def test_an_unknown_flag_gets_a_hint():
     assert nearest_flags("--batch-size", TRAIN_FLAGS) == ["--batch_size"]
     assert nearest_flags("--optimiser", TRAIN_FLAGS) == ["--optimizer"]
     assert nearest_flags("--rate", TRAIN_FLAGS) == ["--learning_rate", "--scale_learning_rate"]
@@ -52,7 +52,7 @@ def test_a_mistake_is_one_sentence(argv, sentence):
         ("lines", ("dog, small", "cat", "čmelák")),
     ],
 )
-def test_names_stand_between_commas_or_are_the_lines_of_a_file(tmp_path, monkeypatch, text, names):
+def test_names_come_from_a_list_or_the_lines_of_a_file(tmp_path, monkeypatch, text, names):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lines").write_bytes("\ufeffdog, small\r\ncat\r\n\r\nčmelák\r\n".encode())
     assert names_or_file("--classes", text) == names
@@ -74,7 +74,7 @@ def test_a_command_whose_extra_is_not_installed_names_it(capsys):
     for missing, extra in (("apache_beam.io", "pipeline"), ("keras", "trainer")):
         assert run("program", without(missing)) == 2
         said = capsys.readouterr().err
-        assert f"the package {missing.partition('.')[0]} is not installed" in said
+        assert f"needs the package {missing.partition('.')[0]}, which is not installed" in said
         assert f"pip install 'imageshards[{extra}]'" in said
     with pytest.raises(ModuleNotFoundError):  # a fault of our own
         run("program", without("trainer.nothing"))
@@ -82,7 +82,7 @@ def test_a_command_whose_extra_is_not_installed_names_it(capsys):
 
 @pytest.mark.process
 @pytest.mark.parametrize("lines", [1, 100_000])
-def test_a_command_whose_reader_leaves_ends_without_a_traceback(lines):
+def test_a_closed_pipe_ends_a_command_without_a_traceback(lines):
     program = "import sys; from imageshards.commands.command_line import run; sys.exit(run("
     program += f"'x', lambda: [print('line') for _ in range({lines})] and 0, prints_result=True))"
     reading, writing = os.pipe()

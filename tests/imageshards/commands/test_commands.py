@@ -32,7 +32,7 @@ def test_every_help_fits_80_columns(capsys, monkeypatch):
         ([], "usage: imageshards COMMAND"),
     ],
 )
-def test_what_is_no_command_is_one_sentence(argv, sentence, capsys):
+def test_an_unknown_command_is_one_sentence(argv, sentence, capsys):
     assert main(argv) == 2
     out, err = capsys.readouterr()
     assert sentence in err and (err.count("\n") == 1 or not argv) and not out
@@ -50,7 +50,7 @@ def test_what_is_no_command_is_one_sentence(argv, sentence, capsys):
         ("verify DIR", "manifest.json", "where there is no manifest.json"),
     ],
 )
-def test_what_cannot_be_done_with_a_dataset_is_one_sentence(tmp_path, capsys, argv, missing, said):
+def test_impossible_requests_for_a_dataset_are_one_sentence(tmp_path, capsys, argv, missing, said):
     made = Dataset(tmp_path).directory
     (made / "report").write_text("in the way")
     if missing:
@@ -66,7 +66,7 @@ def test_what_cannot_be_done_with_a_dataset_is_one_sentence(tmp_path, capsys, ar
 @pytest.mark.parametrize(
     ("program", "command"), [("beam_pipeline", "build --input i --output o"), ("trainer", "")]
 )
-def test_a_package_of_the_users_that_hides_a_program_is_named_with_ours(tmp_path, program, command):
+def test_a_user_package_that_hides_a_program_is_named(tmp_path, program, command):
     """As for who installs the packages: the finder of an editable install comes before folders."""
     (tmp_path / program).mkdir()
     (tmp_path / program / "__init__.py").touch()
@@ -76,7 +76,7 @@ def test_a_package_of_the_users_that_hides_a_program_is_named_with_ours(tmp_path
         [sys.executable, *argv], cwd=tmp_path, capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    said = f"Python finds another package {program!r}, {tmp_path / program}, before the one that "
-    said += f"belongs to imageshards, {ROOT / program}; rename yours"
+    said = f"Python finds another package {program!r}, {tmp_path / program}, before "
+    said += f"{ROOT / program} of imageshards; rename yours"
     assert said in done.stderr.splitlines()[-1]
     assert not command or (done.returncode, done.stderr.count("\n")) == (2, 1)

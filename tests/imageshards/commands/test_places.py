@@ -77,7 +77,7 @@ def test_a_keyword_of_a_build_takes_every_form_of_a_place(home):
         assert others == [whole] * 3, name
 
 
-def test_transforms_of_an_own_pipeline_take_every_form_of_a_place(home):
+def test_transforms_take_every_form_of_a_place(home):
     write = bp.WriteBalancedTFRecord("~/out/set-", staging=f"file://{home}/staging")
     assert (write.places.output, write.places.staging) == (f"{home}/out", f"{home}/staging")
     assert bp.InputOptions("~/photos").input == f"{home}/photos"

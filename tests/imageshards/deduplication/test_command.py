@@ -74,7 +74,7 @@ def test_planted_copies_are_found_and_shown_leaks_first(found):
         assert words in page.text
 
 
-def test_the_keys_file_leaves_out_what_goes(built, found, tmp_path, capsys):
+def test_a_build_with_the_keys_file_excludes_the_duplicates(built, found, tmp_path, capsys):
     photos = built.parent / "photos"
     flags = ("--exclude", found / "exclude.txt", "--image_size", "64", "--num_shards", "1")
     assert build("--input", photos, "--output", tmp_path / "clean", *flags) == 0
@@ -88,7 +88,7 @@ def test_the_keys_file_leaves_out_what_goes(built, found, tmp_path, capsys):
     assert "  validation/a/same.jpg (a), train/b/same.jpg (b)" in said
 
 
-def test_a_second_search_removes_the_keys_file_that_no_longer_holds(tmp_path):
+def test_a_second_search_removes_an_outdated_keys_file(tmp_path):
     made = Dataset(tmp_path / "set", {"train": 1}, per_shard=1).directory
     folder = tmp_path / "out"
     folder.mkdir()
@@ -157,7 +157,7 @@ def test_a_build_counts_equal_files_and_warns_of_those_between_splits(built):
     assert (built / "report" / "index.html").read_text() == page
 
 
-def test_the_output_is_not_blamed_for_what_fails_elsewhere(built, tmp_path, monkeypatch):
+def test_an_error_of_the_search_does_not_blame_the_output(built, tmp_path, monkeypatch):
     no_process = OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
     monkeypatch.setattr(search, "find_twins", mock.Mock(side_effect=no_process))
     with pytest.raises(OSError, match="Resource temporarily unavailable"):

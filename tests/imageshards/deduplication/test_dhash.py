@@ -29,7 +29,7 @@ def test_copies_are_near(changed, most):
     assert (difference_hash(scene()) ^ difference_hash(changed)).bit_count() <= most
 
 
-def test_is_that_of_the_picture_in_the_record():
+def test_the_hash_of_a_jpeg_equals_the_hash_of_its_pixels():
     encoded = encode_image(JPEG, SMALL)
     assert hash_of_jpeg(encoded.data) == difference_hash(opened(encoded)) != 0
     assert hash_of_jpeg(encoded.data[:40]) is None

@@ -40,14 +40,14 @@ def test_many_hashes_with_an_equal_band_do_not_cost_all_pairs(monkeypatch):
     assert sum(len(call.args[0]) for call in counted.mock_calls) < 60_000**2 / 2 / 10
 
 
-def test_too_many_pairs_are_a_sentence(monkeypatch):
+def test_too_many_pairs_are_refused(monkeypatch):
     monkeypatch.setattr(near, "MAX_PAIRS", 1000)
     with pytest.raises(UserError, match=r"^distance received 10, .* more than 1,000 pairs"):
         near_pairs(np.arange(5000, dtype=np.uint64), 10)
 
 
 @pytest.mark.parametrize("numpy_1", [False, True])
-def test_bits_are_counted_as_python_does(monkeypatch, numpy_1):
+def test_count_bits_agrees_with_python(monkeypatch, numpy_1):
     if numpy_1:
         monkeypatch.delattr(np, "bitwise_count", raising=False)
     hashes = some_hashes(50)

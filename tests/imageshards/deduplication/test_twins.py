@@ -23,7 +23,7 @@ def twins_of(rows, pairs=[]):  # noqa: B006
 @pytest.mark.parametrize(
     ("kept", "other"), [("validation", "train"), ("test", "validation"), ("validation", "dev")]
 )
-def test_what_models_are_compared_on_stays(kept, other):
+def test_images_of_test_and_validation_splits_stay(kept, other):
     for rows in ([row("a", kept), row("b", other)], [row("b", kept), row("a", other)]):
         (twin,) = twins_of(rows)
         assert twin.splits == (kept, other)
@@ -34,7 +34,7 @@ def test_within_a_split_the_larger_file_stays_then_the_first_key():
     assert keys(twins_of(rows)) == [("c", "a"), ("c", "b")]
 
 
-def test_a_near_chain_keeps_what_has_no_kept_twin():
+def test_a_chain_of_near_images_keeps_images_without_a_kept_twin():
     rows = [row("a", dhash=0), row("b", dhash=0b11), row("c", dhash=0b1111)]
     assert keys(twins_of(rows, [(0, 3), (3, 15)])) == [("a", "b")]
 
@@ -46,12 +46,12 @@ def test_the_twin_of_another_split_is_named_before_a_nearer_one():
     assert [twin.distance for twin in twins] == [2, 2]
 
 
-def test_leaks_come_first_then_what_is_nearest():
+def test_leaks_come_first_and_then_the_nearest_twins():
     rows = [row("t0", dhash=0), row("t1", dhash=0), row("v", "validation", 8), row("x", "train", 9)]
     rows += [row("e", "test", 16), row("w", "validation", 17)]
     assert keys(twins_of(rows, [(8, 9), (16, 17)])) == [("v", "x"), ("e", "w"), ("t0", "t1")]
 
 
-def test_equal_files_are_exact_also_where_no_hash_is_known():
+def test_equal_files_are_exact_even_without_a_hash():
     rows = [row("a", source_sha256="s"), row("b", dhash=None, source_sha256="s"), row("c", dhash=0)]
     assert {(t.other["key"], t.exact) for t in twins_of(rows)} == {("b", True), ("c", False)}

@@ -71,14 +71,14 @@ def test_a_folder_that_is_no_dataset_is_refused_with_a_remedy(tmp_path):
         ('{"format_version": 0}', "format_version"),
     ],
 )
-def test_a_damaged_one_is_replaced_by_a_build(tmp_path, text, said):
+def test_a_build_replaces_a_damaged_manifest(tmp_path, text, said):
     (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(DamagedManifestError, match=said) as caught:
         load_manifest(str(tmp_path))
     assert "--overwrite" in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_one_that_is_newer_or_may_not_be_read_is_no_damaged_one(dataset, monkeypatch):
+def test_a_newer_or_unreadable_manifest_does_not_count_as_damaged(dataset, monkeypatch):
     write_manifest(str(dataset.directory), changed(dataset, "format_version", value=2))
     with pytest.raises(UserError, match="format_version 2; .* up to 1; upgrade") as newer:
         load_manifest(str(dataset.directory))
@@ -110,14 +110,14 @@ def test_one_that_is_newer_or_may_not_be_read_is_no_damaged_one(dataset, monkeyp
         (("options",), {"plan": {"splits": {"train": "0.9"}}}, "plan.splits"),
     ],
 )
-def test_a_wrong_form_is_named_before_anybody_trips_over_it(dataset, path, value, said):
+def test_a_manifest_of_a_wrong_form_is_refused_with_the_key(dataset, path, value, said):
     write_manifest(str(dataset.directory), changed(dataset, *path, value=value))
     with pytest.raises(DamagedManifestError, match=f"manifest.json .*{said}.*[:;] copy") as caught:
         load_manifest(str(dataset.directory))
     assert caught.value.argument == "directory"
 
 
-def test_what_was_changed_since_it_was_written_is_refused_but_for_the_order_of_keys(dataset):
+def test_a_changed_manifest_is_refused_but_keys_may_be_reordered(dataset):
     path = dataset.directory / MANIFEST_NAME
     path.write_text(json.dumps(dict(reversed(dataset.manifest.items()))))
     assert load_manifest(str(dataset.directory)) == typed(dataset.manifest)
@@ -140,7 +140,7 @@ def test_unknown_keys_are_allowed_and_some_features_may_be_missing(dataset):
 @pytest.mark.parametrize(
     ("line", "said"), [("{", "line 2: "), ('{"key": "a"}', "line 2: .* `uri`")]
 )
-def test_a_list_of_rejects_is_read_up_to_a_line_of_another_form(tmp_path, line, said):
+def test_read_rejects_stops_at_a_damaged_line(tmp_path, line, said):
     made = Dataset(tmp_path, rejects={"empty": 1}).directory
     (whole,) = read_rejects(str(made))
     assert (whole.reason, whole.key) == ("empty", "cat/bad0.jpg")

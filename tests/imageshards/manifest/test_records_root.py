@@ -77,7 +77,7 @@ OPENS: dict[str, Callable[[Path, Path | None], Any]] = {
 
 
 @pytest.mark.parametrize("name", OPENS)
-def test_whatever_opens_a_dataset_needs_the_place_of_shards_elsewhere(sets, name):
+def test_each_command_needs_records_root_for_shards_elsewhere(sets, name):
     mine, theirs = sets
     OPENS[name](mine, theirs)
     for root in (None, mine):
@@ -85,7 +85,7 @@ def test_whatever_opens_a_dataset_needs_the_place_of_shards_elsewhere(sets, name
             OPENS[name](mine, root)
 
 
-def test_adopt_says_which_flag_opens_what_it_wrote_and_may_be_repeated(sets, tmp_path, capsys):
+def test_adopt_names_the_flag_for_its_dataset_and_may_be_repeated(sets, tmp_path, capsys):
     _, theirs = sets
     for _ in range(2):
         assert adopt_main([str(theirs), "--output", str(tmp_path / "mine")]) == 0
@@ -93,7 +93,7 @@ def test_adopt_says_which_flag_opens_what_it_wrote_and_may_be_repeated(sets, tmp
 
 
 @pytest.mark.parametrize("folder", ["..", "../x", "a/../../x", "/data/../etc", "./a", "a\0b"])
-def test_a_folder_that_leads_upwards_is_no_form_of_a_manifest(sets, tmp_path, folder):
+def test_a_folder_that_leads_upwards_is_refused(sets, tmp_path, folder):
     mine, _ = sets
     manifest = json.loads((mine / "manifest.json").read_text())
     for _, shard in shards_of(manifest):

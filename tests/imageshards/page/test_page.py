@@ -19,7 +19,7 @@ def page_of(title="x", **figures):
 
 
 @given(st.text())
-def test_any_text_is_text(text):
+def test_any_text_is_escaped(text):
     drawn = page_of(text, parts=[(text, text, "content")])
     page = Page(drawn)
     assert len(page.tags) == len(Page(page_of("x", parts=[("x", "x", "content")])).tags)
@@ -40,7 +40,7 @@ def test_empty_parts_are_left_out_and_a_table_scrolls_in_a_box_with_a_name():
     assert page.words.count('"Most" wrong') == 1 and len(page.all("figcaption")) == 1
 
 
-def test_numbers_are_readable_and_claim_neither_all_nor_nothing_falsely():
+def test_numbers_are_readable_and_rounding_never_gives_all_or_nothing():
     sizes = [size(n) for n in (0, 1000, 27_345_000)]
     assert sizes == ["0 B", "1 kB", "27.3 MB"]
     shares = [share(*parts) for parts in ((0, 0), (5, 5), (99_999, 10**5), (3, 1399))]

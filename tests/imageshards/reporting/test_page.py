@@ -14,8 +14,7 @@ import imageshards as ims
 from imageshards.example import decode_example, encode_example
 from imageshards.manifest import BOX_FEATURES, IndexFile, Input, Shard, Split
 from imageshards.reporting.command import main
-from imageshards.reporting.page import page_of, write_report
-from imageshards.reporting.pictures import quotas
+from imageshards.reporting.page import page_of, quotas, write_report
 from tests.support.dataset_factory import Dataset, framed
 from tests.support.html_page import Page
 from tests.support.manifests import blank, typed
@@ -59,7 +58,7 @@ def made(tmp_path_factory):
     return dataset, *written(dataset)
 
 
-def test_the_page_stands_alone_and_can_be_read_aloud(made):
+def test_the_page_has_no_external_resources_and_is_accessible(made):
     dataset, text, page = made
     assert all(image["src"].startswith("data:image/jpeg;base64,") for image in page.all("img"))
     assert {a["href"] for a in page.all("a")} == {f"#{h2['id']}" for h2 in page.all("h2")}
@@ -88,7 +87,7 @@ def test_the_page_says_what_the_manifest_records(made):
     assert "cat/bad3.jpg" not in page.text  # Three examples of a reason are enough.
 
 
-def test_hostile_names_are_text(tmp_path):
+def test_hostile_names_are_escaped(tmp_path):
     dataset = Dataset(tmp_path / "data", classes=HOSTILE[:3], shards={"train": 2})
     dataset.manifest["classes"].append(HOSTILE[3])
     dataset.manifest["options"] = {"input": HOSTILE[0], "seed": HOSTILE[3]}
@@ -103,7 +102,7 @@ def test_hostile_names_are_text(tmp_path):
     assert any(HOSTILE[1] in str(image["alt"]) for image in page.all("img"))
 
 
-def test_boxes_are_drawn_on_the_pictures_and_sides_that_do_not_match_are_not(tmp_path):
+def test_boxes_are_drawn_unless_the_numbers_of_sides_differ(tmp_path):
     sides = {"min": [0.25, 0.5], "max": [0.75, 1.0]}
     boxes = {name: sides[name[-3:]] for name in BOX_FEATURES}
     dataset = Dataset(tmp_path, shards={"train": 1}, per_shard=3)
@@ -133,7 +132,7 @@ def test_boxes_are_drawn_on_the_pictures_and_sides_that_do_not_match_are_not(tmp
         (many(2500, 3), ["The first 2,000 of 2,500 classes", "class 1999"], []),
     ],
 )
-def test_the_page_says_what_there_is_and_nothing_more(manifest, said, unsaid):
+def test_the_page_omits_sections_without_content(manifest, said, unsaid):
     text = Page(page_of("x", manifest, (), {})).text
     assert all(words in text for words in said) and not any(words in text for words in unsaid)
 
@@ -155,7 +154,7 @@ def test_only_the_first_records_are_read(tmp_path):
     assert "could not be read" not in page.text
 
 
-def test_what_cannot_be_read_is_said(tmp_path):
+def test_the_page_reports_pictures_that_cannot_be_read(tmp_path):
     dataset = Dataset(tmp_path, shards={"train": 3}, per_shard=4)
     names = dataset.splits["train"]
     (tmp_path / names[0]).unlink()
@@ -167,7 +166,7 @@ def test_what_cannot_be_read_is_said(tmp_path):
 
 
 @given(st.lists(st.integers(0, 20), max_size=30), st.integers(0, 100))
-def test_quotas_take_all_that_is_wanted_as_evenly_as_can_be(counts, wanted):
+def test_quotas_are_complete_and_even(counts, wanted):
     taken = quotas(counts, wanted)
     assert sum(taken) == min(wanted, sum(counts))
     assert all(t <= count for t, count in zip(taken, counts, strict=True))
@@ -175,7 +174,7 @@ def test_quotas_take_all_that_is_wanted_as_evenly_as_can_be(counts, wanted):
     assert not unfilled or max(taken) - min(unfilled) <= 1
 
 
-def test_the_report_is_written_and_says_where(tmp_path, capsys):
+def test_the_report_command_prints_the_path(tmp_path, capsys):
     Dataset(tmp_path, rejects={"truncated": 2, "empty": 1})
     assert main([str(tmp_path)]) == 0
     page = tmp_path / "report" / "index.html"

@@ -142,7 +142,7 @@ def one_key_twice(dataset):
         (changed_row("key", "cat/0.jpg"), {"keys"}, f"'cat/0.jpg' is held by 2 records: {FIRST}"),
     ],
 )
-def test_a_damage_is_named_by_its_own_checks_and_by_no_other(dataset, damage, checks, said):
+def test_each_damage_fails_only_its_own_checks(dataset, damage, checks, said):
     damage(dataset)
     problems = problems_of(dataset)
     assert problems.keys() == checks
@@ -169,7 +169,7 @@ def test_a_flipped_or_missing_byte_of_any_file_is_found(made_once, data):
         path.write_bytes(whole)
 
 
-def test_processes_find_the_same_in_the_same_order(dataset):
+def test_several_processes_find_the_same_problems_in_the_same_order(dataset):
     for name in (OTHER, FIRST):
         flip_byte(dataset.directory / name, 200)
     one, two = (verify(str(dataset.directory), workers=n).problems for n in (1, 2))
@@ -199,13 +199,13 @@ def test_a_check_that_could_not_read_everything_says_ok_where_read(dataset):
         ("accounting", ("rejects",), {"empty": 2}, "the manifest says {'empty': 2}"),
     ],
 )
-def test_a_wrong_statement_of_the_manifest_is_found(dataset, check, path, value, said):
+def test_a_wrong_value_in_the_manifest_is_found(dataset, check, path, value, said):
     functools.reduce(operator.getitem, path[:-1], dataset.manifest)[path[-1]] = value
     dataset.save()
     assert said in "\n".join(problems_of(dataset)[check])
 
 
-def test_the_exit_code_and_the_json_say_whether_all_is_well(dataset, capsys):
+def test_the_exit_code_and_the_json_report_the_result(dataset, capsys):
     (dataset.directory / ".staging").mkdir()
     assert main([str(dataset.directory)]) == 0
     said = capsys.readouterr().out

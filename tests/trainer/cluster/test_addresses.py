@@ -59,7 +59,7 @@ def test_a_scheduler_names_the_hosts(environ, addresses, index):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_a_tf_config_that_names_none_is_one_sentence(environ: dict[str, str], problem: str) -> None:
+def test_an_invalid_tf_config_is_one_sentence(environ: dict[str, str], problem: str) -> None:
     with refused("TF_CONFIG" if environ else "cluster", problem, '"worker": ["a:2222", "b:2222"]'):
         find_cluster("tf_config", 2222, environ)
 
@@ -75,7 +75,7 @@ def test_a_tf_config_that_names_none_is_one_sentence(environ: dict[str, str], pr
         (_slurm("a", "many", 0), "SLURM_STEP_TASKS_PER_NODE=many"),
     ],
 )
-def test_slurm_variables_that_name_none_are_one_sentence(environ, problem):
+def test_invalid_slurm_variables_are_one_sentence(environ, problem):
     pytest.importorskip("tensorflow")
     with refused("cluster", problem):
         find_cluster("slurm", 2222, environ)

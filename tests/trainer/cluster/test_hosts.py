@@ -55,7 +55,7 @@ def at_a_step(hosts: Hosts) -> None:
     hosts.gather("step", None)
 
 
-def test_values_of_all_are_on_all_in_their_order() -> None:
+def test_all_hosts_get_the_values_of_all_hosts_in_order() -> None:
     def body(hosts: Hosts) -> Any:
         arrays: dict[str, np.ndarray] = {
             "a": np.arange(hosts.index + 1),
@@ -80,7 +80,7 @@ def test_values_of_all_are_on_all_in_their_order() -> None:
         (ZeroDivisionError("by zero"), 1, "ZeroDivisionError: by zero"),
     ],
 )
-def test_an_error_on_one_host_ends_all_with_its_sentence(failing, error, code, said):
+def test_an_error_on_one_host_ends_all_hosts_with_its_sentence(failing, error, code, said):
     def body(hosts: Hosts) -> None:
         if hosts.index == failing:
             raise error
@@ -101,7 +101,7 @@ def die(hosts: Hosts) -> None:
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_lost_host_ends_all(lost: int) -> None:
+def test_a_lost_host_ends_all_hosts(lost: int) -> None:
     found = on_hosts(3, lambda hosts: (die if hosts.index == lost else at_a_step)(hosts))
     for error in found[:lost] + found[lost + 1 :]:
         assert isinstance(error, Ended) and error.exit_code == EXIT_LOST
@@ -147,7 +147,9 @@ def test_a_sum_that_does_not_end_has_a_limit(stuck: int) -> None:
         assert isinstance(error, Ended) and "Step 3 did not end within 2 s" in str(error)
 
 
-def test_work_that_gets_on_is_no_silence_to_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_of_a_host_extends_every_time_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(connection, "HEARTBEAT_SEC", 0.1)
 
     def body(hosts: Hosts) -> Any:
@@ -194,7 +196,7 @@ def test_a_lost_host_does_not_cut_off_a_checkpoint(tmp_path, monkeypatch):
     assert ends[0] == (EXIT_LOST, [4])
 
 
-def test_a_slow_end_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_ends_slowly_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     send = Hosts._send
 
     def slowly(self: Hosts, number: int, name: str, value: bytes) -> None:
@@ -206,7 +208,7 @@ def test_a_slow_end_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     assert on_hosts(4, lambda hosts: hosts.index) == [0, 1, 2, 3]
 
 
-def test_a_tensorflow_error_of_the_network_is_a_sentence() -> None:
+def test_a_network_error_of_tensorflow_becomes_a_sentence() -> None:
     unavailable = type("UnavailableError", (Exception,), {})
 
     def body(hosts: Hosts) -> None:
@@ -219,7 +221,7 @@ def test_a_tensorflow_error_of_the_network_is_a_sentence() -> None:
         assert "does not reach another host (UnavailableError: no route)" in str(error)
 
 
-def test_hosts_that_are_at_different_places_or_do_not_come_are_named() -> None:
+def test_missing_hosts_and_hosts_at_different_steps_are_named() -> None:
     found = on_hosts(2, lambda hosts: hosts.gather(f"step {hosts.index}", None))
     assert any("is at 'step 1', while" in str(error) for error in found)
     assert all(isinstance(error, Ended) for error in found)
@@ -233,7 +235,7 @@ def test_hosts_that_are_at_different_places_or_do_not_come_are_named() -> None:
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_port_in_use_is_told(index: int) -> None:
+def test_a_port_in_use_is_an_error(index: int) -> None:
     with socket.create_server(("", 0)) as taken:
         addresses = ["localhost:1", "localhost:2"]
         addresses[index] = f"localhost:{taken.getsockname()[1]}"
@@ -245,7 +247,7 @@ def test_a_port_in_use_is_told(index: int) -> None:
     ("indices", "problem"),
     [([1, 1], "two processes"), ([3], "the task index 3"), ([0], "the task index 0")],
 )
-def test_a_wrong_index_is_told_to_all(indices: list[int], problem: str) -> None:
+def test_a_wrong_index_ends_all_hosts(indices: list[int], problem: str) -> None:
     addresses = free_addresses(3)
 
     def others() -> Any:
@@ -258,7 +260,7 @@ def test_a_wrong_index_is_told_to_all(indices: list[int], problem: str) -> None:
     assert isinstance(chief, UserError) and problem in str(chief) and {*told} == {str(chief)}
 
 
-def test_a_greeting_that_is_none_is_passed_over() -> None:
+def test_a_malformed_greeting_is_ignored() -> None:
     addresses = free_addresses(2)
 
     def others() -> Any:
@@ -273,7 +275,7 @@ def test_a_greeting_that_is_none_is_passed_over() -> None:
     assert at_once(lambda: run(addresses, 0), others) == [[0, 1]] * 2
 
 
-def test_a_host_that_is_begun_again_while_it_waits_takes_its_place() -> None:
+def test_a_restarted_host_takes_its_old_place() -> None:
     addresses = free_addresses(3)
     run = functools.partial(one_host, addresses, body=lambda hosts: hosts.gather("value", 0))
 

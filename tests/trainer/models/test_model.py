@@ -10,9 +10,10 @@ import tensorflow as tf
 from tests.support import replica_run
 from tests.support.errors import refused
 from trainer.config import OptimizerConfig
-from trainer.dataset.spec import FeatureSpec, ImageSpec, MeanStd, ModelInputs
+from trainer.dataset.spec import FeatureSpec, ImageSpec, MeanStd, ModelCard, ModelInputs
 from trainer.models import model
 from trainer.models.pretrained import load_weights
+from trainer.serving.model_file import save_model
 
 RGB = ImageSpec((32, 32), False, 3, (0.5, 0.4, 0.3), (0.25, 0.2, 0.1))
 GREY = ImageSpec((32, 32), False, 1, (0.5,), (0.0,))
@@ -121,6 +122,17 @@ def test_weights_of_another_head_leave_the_head_random(tmp_path, kind, head, cap
     assert re.search(r": 4 of 5 layers; left random: dense\w*\n", capsys.readouterr().out)
 
 
+def test_weights_for_other_classes_of_the_same_number_leave_the_head_random(tmp_path, capsys):
+    path, inputs = str(tmp_path / "cats.keras"), ModelInputs((32, 32), RGB)
+    donor = _build("cnn", (32, 32), 2, RGB)
+    save_model(donor, path, ModelCard(("cat", "dog"), inputs))
+    for names, layers in [(("cat", "dog"), "5 of 5 layers"), (("dog", "fox"), "4 of 5 layers")]:
+        network = model.build_model("cnn", inputs, 2, weights=path, outputs=names)
+        equal = [np.array_equal(*pair) for pair in zip(network.weights, donor.weights, strict=True)]
+        assert all(equal[:-2]) and equal[-2] == (names == ("cat", "dog"))
+        assert layers in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 def test_values_get_their_unit_by_a_last_layer_that_the_file_keeps(tmp_path, precision):
     inputs = ModelInputs((32, 32), RGB)
@@ -142,7 +154,9 @@ def test_weights_that_cannot_be_used_are_refused(tmp_path):
     other.save_weights(tmp_path / "other.weights.h5")
     (tmp_path / "text.keras").write_text("no archive")
     (tmp_path / "text.h5").write_text("no archive")
+    _build("MobileNetV2", (32, 32), 2, RGB).save(tmp_path / "mobile.keras")
     for name, reason in [
+        ("mobile.keras", "cnn"),
         ("absent.keras", "not there"),
         ("weights.ckpt", ".keras"),
         ("text.keras", "no Keras archive"),

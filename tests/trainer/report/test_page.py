@@ -169,7 +169,7 @@ def test_the_best_epoch_is_the_one_with_the_lowest_validation_loss() -> None:
         assert [dot.title[:7] for dot in chart.lines[2].dots] == ["epoch 4"]
 
 
-def test_of_many_values_the_first_are_plotted():
+def test_only_the_first_of_many_values_are_plotted():
     names = [f"v[{i}]" for i in range(MAX_SHOWN + 2)]
     many = evaluation_of(ValuesEvaluation, np.zeros((3, 8)), np.ones((3, 8)), *names)
     page = rendered([], many)

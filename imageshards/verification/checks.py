@@ -1,11 +1,15 @@
-"""Checks of a dataset as a whole: its manifest, its folder, the files beside the shards."""
+"""Checks a dataset: each file by its size and SHA-256, and the parts that no single file shows.
+
+The content of records is not checked: bytes with the right SHA-256 are the bytes that were written.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from imageshards import storage
 from imageshards.errors import IndexDamageError
@@ -17,25 +21,96 @@ from imageshards.manifest import (
     QUARANTINE_NAME,
     SHARD_NAME,
     TRANSFORM_NAME,
+    File,
     Manifest,
     Shard,
+    shard_path,
 )
 from imageshards.text import counted
-from imageshards.tfrecord import RecordError, read_records
-from imageshards.verification.shard import Problem, check_file
+from imageshards.tfrecord import RecordError, read_records, scan_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Of a key that several records have.
-_MAX_PLACES = 5
+_MAX_PLACES = 5  # places that a problem names for a key
+
+
+class Problem(NamedTuple):
+    """A problem of a dataset: a sentence, and the file, record and offset that it is about."""
+
+    check: str
+    message: str
+    file: str | None = None
+    record: int | None = None
+    offset_bytes: int | None = None
+
+
+@dataclasses.dataclass
+class FileResult:
+    """The result of the check of one file; without `sha256` the file could not be read."""
+
+    problems: list[Problem] = dataclasses.field(default_factory=list)
+    num_records: int = 0
+    num_bytes: int = 0
+    sha256: str = ""
+
+
+def check_file(path: str, name: str, entry: File | Shard) -> FileResult:
+    """Compares the size and the SHA-256 of a file with its entry in the manifest."""
+    expected = entry.num_bytes
+    try:
+        result = FileResult([], 0, *storage.sha256_of(path, expected))
+    except OSError as e:
+        return FileResult([_unreadable(name, e)])
+    if result.num_bytes != expected:
+        # `sha256_of` stops behind the expected size, so a larger file has no exact size.
+        is_larger = result.num_bytes > expected
+        size = f"more than {expected}" if is_larger else f"{result.num_bytes}"
+        what = f"it has {size} bytes; the manifest says {expected}"
+        result.problems.append(Problem("files", f"{name}: {what}.", name))
+    if result.sha256 != entry.sha256:
+        what = f"its SHA-256 is {result.sha256}; the manifest says {entry.sha256}"
+        result.problems.append(Problem("checksums", f"{name}: {what}.", name))
+    return result
+
+
+def check_shard(directory: str, entry: Shard) -> FileResult:
+    """Reads a whole shard and compares it with its entry in the manifest."""
+    name, path = entry.name, shard_path(directory, entry.name)
+    result = check_file(path, name, entry)
+    if not result.problems:
+        # The same bytes hold the same records, so they need not be read again.
+        result.num_records = entry.num_records
+    elif result.sha256:
+        try:
+            _check_records(entry, name, path, result)
+        except OSError as e:
+            result.problems.append(_unreadable(name, e))
+    return result
+
+
+def _unreadable(name: str, e: OSError) -> Problem:
+    what = f"it could not be read ({e.strerror or e})"
+    if isinstance(e, FileNotFoundError):
+        what = "the manifest lists it, but it is missing"
+    return Problem("files", f"{name}: {what}.", name)
+
+
+def _check_records(entry: Shard, name: str, path: str, result: FileResult) -> None:
+    for record in scan_file(path, entry.num_bytes):
+        result.num_records += 1
+        if isinstance(record, RecordError):
+            number, offset = record.number, record.offset_bytes
+            message = f"{name}, record {number} at byte {offset}: {record.reason}."
+            result.problems.append(Problem("checksums", message, name, number, offset))
+    if result.num_records != entry.num_records:
+        held = counted(result.num_records, "record")
+        message = f"{name}: it holds {held}; the manifest says {entry.num_records}."
+        result.problems.append(Problem("records", message, name))
 
 
 def dataset_problems(directory: str, manifest: Manifest) -> Iterator[Problem]:
-    """Yields the problems that no single shard shows.
-
-    A file or folder that cannot be read is a problem of the check that needs it.
-    """
+    """Yields the problems that no single shard shows."""
     checks: dict[str, Iterator[Problem | str]] = {
         "manifest": (f"manifest.json: {phrase}" for phrase in manifest_problems(manifest)),
         "accounting": accounting_problems(manifest, directory),
@@ -43,7 +118,7 @@ def dataset_problems(directory: str, manifest: Manifest) -> Iterator[Problem]:
         "index": index_problems(manifest, directory),
     }
     if manifest.adopted is None:
-        # Others name and fill their shards as they like, and have other files beside them.
+        # Adopted shards may have any names and sizes, and any files beside them.
         checks |= {
             "balance": balance_problems(manifest),
             "files": unlisted_files(manifest, directory),
@@ -53,12 +128,13 @@ def dataset_problems(directory: str, manifest: Manifest) -> Iterator[Problem]:
             for each in found:
                 yield each if isinstance(each, Problem) else Problem(check, f"{each}.")
         except OSError as e:
+            # A file that cannot be read is a problem of the check that needs the file.
             what = f"{e.filename or directory} could not be read ({e.strerror or e})"
             yield Problem(check, f"{what}.", e.filename)
 
 
 def file_problems(manifest: Manifest, directory: str) -> Iterator[Problem]:
-    """Yields where files beside the shards are missing, or are not those that were written."""
+    """Yields the files beside the shards that are missing or differ from the manifest."""
     checked = storage.map_concurrently(
         lambda item: check_file(storage.join(directory, item[0]), *item), manifest.files.items()
     )
@@ -67,7 +143,7 @@ def file_problems(manifest: Manifest, directory: str) -> Iterator[Problem]:
 
 
 def manifest_problems(manifest: Manifest) -> Iterator[str]:
-    """Where a manifest disagrees with itself, as phrases."""
+    """Yields the contradictions within a manifest, as phrases."""
     label = manifest.label
     for split, entry in manifest.splits.items():
         shards = entry.shards
@@ -89,10 +165,10 @@ def manifest_problems(manifest: Manifest) -> Iterator[str]:
 
 
 def balance_problems(manifest: Manifest) -> Iterator[str]:
-    """Yields where shards of a split differ by more than one record, in all or of a class.
+    """Yields the splits whose shards differ by more than one record, in all or of a class.
 
-    The plan deals the records of each class to the shards in turn, and the commit closes the gaps
-    that rejected images leave. With several labels or none an image has no class of its own.
+    The plan deals the records of each class to the shards in turn, and the commit fills the gaps of
+    rejected images. With several labels or none, only the number of records is even.
     """
     by_class = manifest.label == ONE
     for name, split in manifest.splits.items():
@@ -104,6 +180,7 @@ def balance_problems(manifest: Manifest) -> Iterator[str]:
                 counts[f" of class {each!r}"][shard.file] = count
         for what, of_files in counts.items():
             most = max(of_files, key=of_files.__getitem__)
+            # A shard without records of the class has no count of it.
             without = next((file for file in files if file not in of_files), None)
             least = without or min(of_files, key=of_files.__getitem__)
             if of_files[most] - of_files[least] > 1:
@@ -114,8 +191,7 @@ def balance_problems(manifest: Manifest) -> Iterator[str]:
 
 
 def unlisted_files(manifest: Manifest, directory: str) -> Iterator[Problem]:
-    """Yields files that look like shards, and files in folders of a dataset, that the manifest
-    does not list."""
+    """Yields shards, and files in folders of the dataset, that the manifest does not list."""
     shards = [shard for _, shard in manifest.shards()]
     listed = {shard.file for shard in shards} | {shard.index.file for shard in shards}
     listed |= manifest.files.keys()
@@ -133,7 +209,7 @@ def unlisted_files(manifest: Manifest, directory: str) -> Iterator[Problem]:
 
 
 def index_problems(manifest: Manifest, directory: str) -> Iterator[Problem]:
-    """Where `index/` is damaged, its classes are not the manifest's, or a key is there twice."""
+    """Yields damaged files of `index/`, wrong numbers of classes, and keys of several records."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -152,6 +228,7 @@ def index_problems(manifest: Manifest, directory: str) -> Iterator[Problem]:
     for shard, found in zip(shards, storage.map_concurrently(rows, shards), strict=True):
         name = shard.name
         if isinstance(found, str):
+            # The other shards are still checked.
             yield Problem("index", f"{name}: its {shard.index.file} {found}.", name)
             continue
         tables.append(found)
@@ -161,11 +238,12 @@ def index_problems(manifest: Manifest, directory: str) -> Iterator[Problem]:
                 what = f"it holds {counted(held[each], 'record')} of class {each!r}"
                 yield Problem("records", f"{name}: {what}; the manifest says {said[each]}.", name)
     table = pa.concat_tables(tables)
-    # The different keys of many millions of records are more bytes than a plain Arrow text can be.
+    # The keys of many millions of records exceed the 2 GiB of a plain Arrow text column.
     keys = table["key"].cast(pa.large_string())
     counts = pa.table(keys.value_counts().flatten(), ["key", "count"])
     twice = counts.filter(pc.greater(counts["count"], 1))["key"]
     places = defaultdict(list)
+    # Only rows whose key is not unique become Python objects.
     for row in table.filter(pc.is_in(keys, twice)).to_pylist():
         places[row["key"]].append((row["shard"], row["record"]))
     for key, held_by in sorted(places.items()):
@@ -175,7 +253,6 @@ def index_problems(manifest: Manifest, directory: str) -> Iterator[Problem]:
 
 
 def _labels_in(table: pa.Table) -> list[str]:
-    """The class names of all rows, those with several labels one after the other."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -186,14 +263,15 @@ def _labels_in(table: pa.Table) -> list[str]:
 
 
 def accounting_problems(manifest: Manifest, directory: str) -> Iterator[str]:
-    """Yields whether a listed image became neither a record nor a reject in the quarantine."""
-    records = sum(entry.num_records for entry in manifest.splits.values())
+    """Yields a problem if a listed image is neither a record nor a reject in the quarantine."""
+    records = manifest.num_records
     rejects = sum(manifest.rejects.values())
     if manifest.listed != records + rejects:
         yield (
             f"manifest.json: {counted(manifest.listed, 'image')} were listed, but "
             f"{counted(records, 'record')} + {counted(rejects, 'reject')} = {records + rejects}"
         )
+    # TFRecord files in the quarantine hold the rejected originals with their reasons.
     held: Counter[str] = Counter()
     for name in manifest.files:
         if name.startswith(f"{QUARANTINE_NAME}/") and SHARD_NAME.fullmatch(storage.name_of(name)):
