@@ -136,7 +136,6 @@ def test_a_price_is_learnt_and_found_in_its_own_unit(priced, tmp_path, capsys):
     for folder in (page, run / "report"):
         words = Page((folder / "index.html").read_text()).words
         assert f"{scale}; errors are in its unit, the loss has none" in words
-
     file = priced.parent / "dear.png"
     (row,) = ims.predict(run, file)
     price = row["values"]["price"]

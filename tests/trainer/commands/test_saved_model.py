@@ -57,7 +57,6 @@ def test_a_compiled_model_is_evaluated_predicts_and_is_exported(tmp_path):
     assert figures["num_examples"] == 7 and figures["model"] == str(run / "model.keras")
     assert figures["loss"] == pytest.approx(last["val_loss"], rel=1e-5)
     assert figures["accuracy"] == pytest.approx(last["val_accuracy"])
-
     (row,) = ims.predict(run, photo, last=True, trust=True)
     assert sum(one["probability"] for one in row["top"]) == pytest.approx(1, abs=1e-5)
     out = ims.export(run, tmp_path / "served", last=True, code=code)

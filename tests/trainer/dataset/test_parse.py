@@ -81,7 +81,6 @@ def test_a_label_outside_the_classes_is_an_error(dataset, offset, label):
 
 def test_labels_may_be_the_names_of_classes(dataset):
     features = {**FEATURES, LABEL_FEATURE: FeatureSpec("string", ())}
-
     parse = batch_parser(dataclasses.replace(dataset, features=features), MODEL)
     cat, bee, dog = (
         example({IMAGE_FEATURE: jpeg(9), LABEL_FEATURE: name}) for name in ("cat", "bee", "dog")

@@ -78,7 +78,6 @@ def test_a_damaged_record_is_named_or_becomes_a_placeholder(tmp_path, whole):
     assert "\n" not in str(caught.value)
     with pytest.raises(tf.errors.OpError, match="record 2 at byte"):
         list(reading.dataset().take(3))
-
     output = tmp_path / "o"
     output.mkdir()
     stream, reading, broken = _stream(folder, output, augment="none", skip_broken=1)
@@ -90,7 +89,6 @@ def test_a_damaged_record_is_named_or_becomes_a_placeholder(tmp_path, whole):
     assert (left_out.number, left_out.record) == (2, 2) and left_out.path.endswith(FILE)
     weights = np.concatenate([weight for *_, weight in reading.dataset().take(3)])
     assert weights.tolist() == np.concatenate([w for _, w in found]).tolist()
-
     # A resumed run counts from the list.
     _, _, knowing = _stream(folder, output, augment="none", skip_broken=1)
     assert (output / LIST_FILE).is_file() and knowing.found == [left_out]
@@ -101,7 +99,6 @@ def test_a_list_that_no_run_wrote_is_refused_but_any_name_of_a_file_is_none(tmp_
     (tmp_path / LIST_FILE).write_text(json.dumps({"train": [listed]}))
     with refused("output", LIST_FILE, "record: expected `int`, got `str`", "delete the file"):
         _stream(whole[0], tmp_path, augment="none", skip_broken=1)
-
     odd = BrokenRecord("\udcff/" + FILE, 2, 2, 0, "none")
     (tmp_path / LIST_FILE).write_text(json.dumps({"train": [dataclasses.asdict(odd)]}))
     _, _, broken = _stream(whole[0], tmp_path, augment="none", skip_broken=1)

@@ -71,7 +71,6 @@ def test_the_same_model_gives_the_same_bytes(tmp_path: pathlib.Path) -> None:
 def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     model = saved(tmp_path, card())
     before = (tmp_path / "model.keras").read_bytes()
-
     full = mock.Mock(side_effect=OSError(28, "No space left on device"))
     monkeypatch.setattr(model_file, "_add_card", full)
     with refused("output", "model.keras", "(No space left"):

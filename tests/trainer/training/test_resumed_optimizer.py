@@ -48,7 +48,6 @@ def test_the_rate_of_the_checkpoint_trains_on_and_is_named(train, tmp_path, caps
     assert capsys.readouterr().err == RATE_NOTE
     fit(train, Adam(1e-3), tmp_path / "two", 3)
     assert not capsys.readouterr().err
-
     scheduler = keras.callbacks.LearningRateScheduler(lambda epoch: 1e-5)
     model = fit(train, Adam(1e-5), tmp_path / "two", 4, scheduler)
     assert capsys.readouterr().err == RATE_NOTE
