@@ -6,12 +6,11 @@ import subprocess
 import sys
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.support.commands import ROOT, run_forked
 from tests.support.external_sets import flip_byte
-from tests.support.trainer_data import make_dataset, read_split
+from tests.support.trainer_data import make_dataset
 from trainer.__main__ import main
 from trainer.serving import model_file
 
@@ -60,17 +59,11 @@ def test_two_replicas_train_and_leave_a_model(shapes: pathlib.Path, tmp_path: pa
     assert [list(record) for record in found] == [KEYS] * 3
     assert [(record["epoch"], record["step"]) for record in found] == [(1, 9), (2, 18), (3, 28)]
     assert found[2]["loss"] < found[0]["loss"] and found[0]["images_per_second"] > 0
-    # The saved model, on one device, evaluates to what the run reported.
     network, card = model_file.load_model(str(tmp_path))
     assert card.classes == ("circle", "square", "triangle") and card.step == 28
     weights = b"".join(w.tobytes() for w in network.get_weights())
     told = f"{hashlib.sha256(weights).hexdigest()}  model.keras"
     assert (tmp_path / "weights.sha256").read_text().strip() == told
-    pictures, labels = read_split(shapes, "validation")
-    logits = np.asarray(network.predict(pictures, verbose=0), np.float64)
-    losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(labels)), labels]
-    assert losses.mean() == pytest.approx(found[2]["val_loss"], rel=1e-3)
-    assert (logits.argmax(1) == labels).mean() == pytest.approx(found[2]["val_accuracy"], abs=1e-6)
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 import pytest
 
-from imageshards.storage.direct import DirectReader
+from imageshards.storage.direct import DirectReader, needs_no_proxy
 from imageshards.storage.s3 import signature_scope
 from tests.support.web_server import WebServer
 
@@ -35,3 +35,8 @@ def test_a_direct_read_stops_at_its_limit(web, target, max_bytes, expected):
 def test_unknown_signatures_are_left_to_the_library():
     other = "AWS4-ECDSA-P256-SHA256 Credential=AKID/20261121/s3/aws4_request, x"
     assert signature_scope("") is signature_scope("AWS AKID:abc=") is signature_scope(other) is None
+
+
+def test_a_place_behind_a_proxy_is_left_to_the_library(monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    assert not needs_no_proxy("http://example.org:9000")

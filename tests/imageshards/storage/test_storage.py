@@ -16,7 +16,6 @@ import pytest
 from imageshards import storage
 from imageshards.errors import StorageError
 from imageshards.storage import direct, objects
-from imageshards.storage.direct import needs_no_proxy
 from tests.support.errors import refused
 from tests.support.store_servers import StoreServer, store_server
 
@@ -246,24 +245,6 @@ def test_a_listing_joins_its_pages(server, monkeypatch):
     assert len(server.requests()) == 6
     storage.delete_folder(place)
     assert list(storage.files_below(place)) == []
-
-
-def test_the_library_repeats_plain_reads_that_failed(server, monkeypatch):
-    path = server.bucket() + "/a b/x+y%.jpg"
-    storage.write(path, b"data")
-    storage.read(path)
-    client: Any = storage.backend(path)
-    with mock.patch.object(client, "get", wraps=client.get) as by_library:
-        before = storage.counts().retries
-        assert {storage.read(path) for _ in range(5)} == {b"data"}
-        # But for trouble of the stand-in's own.
-        assert by_library.call_count <= storage.counts().retries - before < 5
-        by_library.reset_mock()
-        server.fail(503, times=1)
-        assert storage.read(path) == b"data"
-        assert by_library.call_count == 1
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # which only libraries know to use
-    assert not needs_no_proxy(server.url.replace("127.0.0.1", "example.org"))
 
 
 def test_a_store_that_ignores_ranges_is_not_read_without_limit(server):

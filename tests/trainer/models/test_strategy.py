@@ -28,12 +28,6 @@ def _alone(what):
     return replica_run.check(tf.distribute.get_strategy(), what)
 
 
-def test_one_replica_needs_no_mirroring_and_the_batch_must_divide():
-    assert make_strategy(1, 7).num_replicas_in_sync == 1
-    with refused("batch_size", "7", "3 replicas"):
-        make_strategy(3, 7)
-
-
 @pytest.mark.parametrize(
     ("replicas", "visible"), [(1, ["GPU:0"]), (2, ["GPU:0", "GPU:1"]), (3, None), (None, None)]
 )
