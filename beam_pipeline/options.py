@@ -307,8 +307,8 @@ class BuildOptions:
         "(default: none)", group="input",
         place=storage.absolute_place, metavar="FILE")] = None
     class_map: Annotated[Mapping[str, str], Option(
-        "rename classes, or join them into one: pairs, or a .json file of them "
-        "(default: none)", group="input", parse=parse_class_map,
+        "rename classes, or join several into one: pairs, or a text file with a pair on "
+        "each line (default: none)", group="input", parse=parse_class_map,
         metavar="OLD=NEW,...|FILE")] = dataclasses.field(default_factory=dict)
     transform_module: Annotated[str | None, Option(
         "Python module with preprocessing_fn(inputs), as in TFX; its outputs replace the "

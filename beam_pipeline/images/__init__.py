@@ -1,4 +1,4 @@
-"""Original files: read from disks, stores and web addresses; the processes that encode them.
+"""Original files: reads them from disks, stores and web addresses, and encodes them in processes.
 
-Neither Beam nor TensorFlow is imported here.
+The modules import neither Beam nor TensorFlow.
 """

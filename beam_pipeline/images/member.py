@@ -1,4 +1,4 @@
-"""The forms in which a range of bytes holds an image, and the content of a zip archive's member.
+"""Reads the content of a member of a zip archive, and names the forms in which files hold images.
 
 The layout of a member follows APPNOTE.TXT of PKWARE, sections 4.3.7 and 4.4.
 """
@@ -10,32 +10,33 @@ import zlib
 
 from imageshards.errors import ImageError
 
-# In place of an offset: the image is a whole file.
+# Replaces an offset if the image is a whole file.
 WHOLE_FILE = -1
-# What the bytes of a reference are: an encoded picture, a member of a zip archive behind its local
+# The bytes of a reference are an encoded picture, a member of a zip archive behind its local
 # header, or a framed record of a dataset.
 PICTURE, ZIP_MEMBER, RECORD = "", "zip", "record"
 
-# Methods of compression.
+# Compression methods that the build reads.
 STORED, DEFLATED = 0, 8
 _HEADER = struct.Struct("<4s5H3L2H")
-# A local header ends with a name and an extra field, and only the header says how long they are.
-# The limit leaves out a header of more than a kB, which common archivers do not write.
+# A local header ends with a name and an extra field, whose lengths only the header says. One read
+# fetches header and data, and allows 1 KiB for both fields, enough for common archivers.
 ZIP_HEADER_BYTES = _HEADER.size + 1024
-_SIZES_FOLLOW = 0x08  # a flag: checksum and sizes stand behind the data
+# This flag says that the checksum is behind the data, and that the checksum in the header is 0.
+_SIZES_FOLLOW = 0x08
 
 
 def read_zip_member(data: bytes, num_bytes: int, max_bytes: int) -> bytes:
-    """Returns the content of a member.
+    """Returns the content of a member of a zip archive.
 
     Args:
-        data: Bytes from the member's local header on, at least `ZIP_HEADER_BYTES` more than its
-            compressed data, unless the archive ends before.
-        num_bytes: Size of its compressed data.
-        max_bytes: A larger content is not inflated.
+        data: Bytes from the member's local header on. At least `ZIP_HEADER_BYTES` more than the
+            compressed data, unless the archive ends earlier.
+        num_bytes: Size of the compressed data.
+        max_bytes: Limit of the content; larger contents are not inflated.
 
     Raises:
-        ImageError: `corrupt`, `truncated` or `too_many_bytes`.
+        ImageError: `corrupt`, `truncated`, `too_many_bytes` or `unsupported_format`.
     """
     if len(data) < _HEADER.size or not data.startswith(b"PK\x03\x04"):
         raise ImageError("corrupt", "no member of the zip archive begins where one was listed")
@@ -56,6 +57,7 @@ def read_zip_member(data: bytes, num_bytes: int, max_bytes: int) -> bytes:
 def _inflated(packed: bytes, max_bytes: int) -> bytes:
     inflate = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
+        # A byte more than the limit shows that the content is too large.
         content = inflate.decompress(packed, max_bytes + 1)
     except zlib.error as e:
         raise ImageError("corrupt", f"the zip archive cannot be inflated ({e})") from e

@@ -1,4 +1,4 @@
-"""What runs in a process of the pool: it does tasks, and notes for others how far it is."""
+"""Runs in a process of the pool: does tasks, and notes its progress in shared memory."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ from imageshards import storage
 from imageshards.errors import ImageError, UserError, naming_flags
 from imageshards.images.encode import tune_allocator
 
-# What each process notes in shared memory, as numbers of 8 bytes: images, bytes read, rejects and
-# images of shards that were finished before, of its current task; then one more than the number of
-# the picture it is at, and since when, in ns.
+# Each process notes numbers of 8 bytes in shared memory. The first COUNTS are the counts of its
+# current task: images, bytes read, rejects, images of shards that were finished before. AT is one
+# more than the number of the current picture, or 0. SINCE is the time of its beginning in ns.
 COUNTS = 4
 AT, SINCE, WIDTH = 4, 5, 6
 
 
 class Watch:
-    """Counts and place of a task, in memory that others can read while it works.
+    """Counts and current picture of a task, in memory that the parent process reads meanwhile.
 
-    `crashed` maps the numbers of pictures that are left out to the reasons. The pictures of
-    `alone` are decoded while no other process of the pool decodes one; all processes of the pool
-    share the file `turns_fd`.
+    Args:
+        noted: `WIDTH` numbers in shared memory; None for numbers of this process alone.
+        crashed: Number of a picture that is left out → reason.
+        alone: Numbers of pictures to decode while no other process of the pool decodes a picture.
+        turns_fd: File that all processes of the pool share, for their locks; None for no lock.
     """
 
     def __init__(
@@ -48,20 +50,17 @@ class Watch:
         self._turns_fd = turns_fd
 
     def add(self, *amounts: int) -> None:
-        """Counts images, bytes read, rejects, and images of shards finished before."""
+        """Counts images, bytes read, rejects, and images of shards that were finished before."""
         for field, amount in enumerate(amounts):
             self._noted[field] += amount
 
     @contextlib.contextmanager
     def picture(self, number: int) -> Iterator[None]:
-        """Entered while a picture of the batch is decoded.
-
-        Raises:
-            ImageError: `decoder_crashed`: the picture has killed other processes.
-        """
+        """Notes a picture while it is decoded; raises `ImageError` if it has killed processes."""
         if number in self._crashed:
             raise ImageError("decoder_crashed", self._crashed[number])
         with self._turn(is_alone=number in self._alone):
+            # SINCE first: the parent process reads SINCE whenever AT is set.
             self._noted[SINCE] = time.monotonic_ns()
             self._noted[AT] = number + 1
             try:
@@ -71,15 +70,13 @@ class Watch:
 
     @contextlib.contextmanager
     def _turn(self, is_alone: bool) -> Iterator[None]:
-        """Holds a readers-writer lock of the pool, which the kernel releases for a killed process.
-
-        The second byte of the file is the lock. Every process passes through the first byte, where
-        a process that wants to be alone keeps the others out until it has the lock. Without the
-        first byte it would wait for as long as the others overlap.
-        """
+        """Holds a readers-writer lock of the pool; the kernel releases a killed process's lock."""
         if self._turns_fd is None:
             yield
             return
+        # The second byte of the file is the lock. Every process passes through the first byte,
+        # where a process that wants to be alone stops all later ones until it has the lock. Without
+        # the first byte it would wait for as long as the turns of the remaining processes overlap.
         mode = fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH
         fcntl.lockf(self._turns_fd, mode, 1, 0)
         fcntl.lockf(self._turns_fd, mode, 1, 1)
@@ -91,7 +88,7 @@ class Watch:
 
 
 class Done(NamedTuple):
-    """What a process answers, with its requests to stores since the last answer."""
+    """Answer of a process, with its requests to stores since the last answer."""
 
     value: Any
     error: Exception | None
@@ -99,7 +96,7 @@ class Done(NamedTuple):
 
 
 def serve(tasks_fd: int, memory_fd: int, turns_fd: int, job: tuple[str, int] | None) -> None:
-    """Does tasks until the process that started this one is gone."""
+    """Does tasks until the parent process has ended."""
     if job is not None:
         storage.join_job(*job)
     connected = connection.Connection(tasks_fd)
@@ -107,11 +104,13 @@ def serve(tasks_fd: int, memory_fd: int, turns_fd: int, job: tuple[str, int] | N
     threading.Thread(target=_receive, args=(connected, tasks), daemon=True).start()
     noted = memoryview(mmap.mmap(memory_fd, 0)).cast("q")
     tune_allocator()
-    gc.set_threshold(100_000)  # thousands of references are no garbage
+    # A task has thousands of references, which the garbage collector would search in vain.
+    gc.set_threshold(100_000)
     known = None
     while True:
         environ, names_flags, crashed, alone, packed = tasks.get()
-        if environ != known:  # some settings of stores are there
+        # Some settings of stores are in the environment, which the parent may have changed.
+        if environ != known:
             known = environ
             os.environ.clear()
             os.environ.update(environ)
@@ -121,10 +120,10 @@ def serve(tasks_fd: int, memory_fd: int, turns_fd: int, job: tuple[str, int] | N
 
 
 def _receive(connected: connection.Connection, tasks: queue.SimpleQueue[Any]) -> None:
-    """Ends this process with the one that started it, at once: it must not go on writing."""
     with contextlib.suppress(EOFError, OSError):
         while True:
             tasks.put(connected.recv())
+    # The parent process has ended. This process must not go on writing, so it exits immediately.
     os._exit(1)
 
 
@@ -134,14 +133,14 @@ def _do_task(packed: bytes, watch: Watch) -> Done:
         task, batch, args, settings = pickle.loads(packed)
         with storage.using(settings):
             value = task(batch, *args, watch)
-    except Exception as e:  # noqa: BLE001  # it is raised where the result is asked for
+    except Exception as e:  # noqa: BLE001  # the parent process raises the error
         error = _sendable(e)
     return Done(value, error, storage.unreported())
 
 
 def _sendable(e: Exception) -> Exception:
-    """An error that says where in this process it was raised."""
-    if not isinstance(e, UserError):
+    """Returns an error that can be pickled, with the traceback of this process."""
+    if not isinstance(e, UserError):  # these are shown without a traceback
         e.add_note(traceback.format_exc())
     try:
         pickle.loads(pickle.dumps(e))

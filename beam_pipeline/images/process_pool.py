@@ -1,11 +1,10 @@
-"""Processes of this machine that decode pictures, and survive what a picture does to them.
+"""Decodes pictures in processes of this machine, and survives pictures that kill a process.
 
-On every runner all pictures are decoded in such processes. A picture may kill the process that
-decodes it, or keep it for ever. So each process notes, where the one that started it can read it,
-at which picture it is. A picture that ends two processes in turn is left out, and named. SIGKILL
-alone is no evidence, as the kernel sends it to any process when other programs take the memory.
-Then the picture is decoded again while no other process of the pool decodes one, and is left out
-only if its process dies once more.
+On every runner all pictures are decoded in these processes. A picture may kill its process or never
+finish. So each process notes its current picture where the parent process can read the number. A
+picture that ends two processes in turn is left out and named. SIGKILL alone is no evidence, as the
+kernel sends it to any process when the memory is full. Then the picture is decoded again while no
+other process decodes, and is left out only if its process is killed once more.
 """
 
 from __future__ import annotations
@@ -42,27 +41,22 @@ from imageshards.images.options import ImageOptions
 from imageshards.storage import OutputLock
 from imageshards.storage.concurrency import available_cores
 
-# A shard is given up after this many killed processes, those that a picture is to blame for not
-# counted. So many that a build survives any five kills, even if all should meet the same shard.
+# A shard is given up after this many killed processes, not counting kills by a picture. A build
+# therefore survives any five kills, even if all of them hit the same shard.
 MAX_ATTEMPTS = 6
 # A picture that has ended this many processes is left out.
 TRIES = 2
-# Generous: a machine may be busy, and a second time leaves the picture out.
+# Generous, as a machine may be busy, and a picture that takes this long twice is left out.
 PICTURE_SEC = 300.0
 # A process may write a core dump before it ends.
 _ENDING_SEC = 20.0
 
-_MEMORY_REMEDY = (
-    "if the system was out of memory, use fewer processes ("
-    + beam_flag("direct_num_workers")
-    + ") or a smaller "
-    + Arg("max_image_mpx")
-    + "; "
-)
+_LESS_MEMORY = "use fewer processes (" + beam_flag("direct_num_workers") + ") or a smaller "
+_MEMORY_REMEDY = "if the system was out of memory, " + _LESS_MEMORY + Arg("max_image_mpx") + "; "
 _SIGNALS = {number.value: number.name for number in signal.Signals}
 
-# Neither `multiprocessing` nor `ProcessPoolExecutor`: they run the main module again, which may be
-# a script with a pipeline, and one killed process costs the executor all others.
+# `multiprocessing` and `ProcessPoolExecutor` would run the main module again, which may be a script
+# with a pipeline. The executor also ends all its processes when one is killed.
 _START = (
     "import json, sys; sys.path[:], given = json.loads(sys.argv[1]); "
     f"from {pool_worker.__name__} import serve; serve(*given)"
@@ -72,19 +66,19 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class LocalPool:
-    """A pool of processes, and counts of what they have done.
+    """Pool of processes, with counts of their work.
 
     Args:
-        workers: Number of processes, at most; each is started when it is needed.
+        workers: Largest number of processes; each is started when it is needed.
         say: Called with a sentence when a process was lost.
-        lock: The output's. Each process joins the job that holds it: it is free only when the last
-            of them has ended, and none writes to a store when it is lost.
-        picture_sec: A process that is longer at a picture is killed.
+        lock: Lock of the output. Each process joins the job that holds the lock, so the lock is
+            free only after the last process has ended, and no process writes to a store without it.
+        picture_sec: A process that decodes one picture for longer is killed.
 
     Attributes:
-        is_of_job: Whether a build holds it, for which no other pool may write.
+        is_of_job: Whether a build holds the pool, which is not replaced when it was stopped.
         total: Images of all shards that were queued.
-        is_stopped: Whether its processes were ended, and no other one is started.
+        is_stopped: Whether the processes were ended, so that none is started again.
     """
 
     def __init__(
@@ -104,14 +98,14 @@ class LocalPool:
         self.is_stopped = False
         self._changing = threading.Lock()
         self._workers: list[_Worker] = []
-        # The one that was idle last comes first: few tasks keep few processes, which are warm.
+        # The process that was idle last comes first, so that few tasks keep few processes warm.
         self._idle: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
         for _ in range(workers):
-            self._idle.put(None)  # one that is not started yet
+            self._idle.put(None)  # a process that is not started yet
         self._threads = concurrent.futures.ThreadPoolExecutor(workers, "shard")
 
     def __enter__(self) -> LocalPool:
-        """Starts all processes, as those of a job."""
+        """Starts all processes and makes the pool belong to a build."""
         self.is_of_job = True
         _pools.append(self)
         started = [self._ready(self._idle.get()) for _ in range(self._idle.qsize())]
@@ -126,13 +120,12 @@ class LocalPool:
     def submit(
         self, name: str, task: Callable[..., Any], batch: Any, *args: Any, size: int = 0
     ) -> concurrent.futures.Future[Any]:
-        """Queues `task(batch, *args, watch)`, a function of a module; the future gives its result.
+        """Queues `task(batch, *args, watch)`, a function of a module, and returns a future.
 
-        The future raises `UserError` where its processes are killed again and again. `name` is the
-        shard's. `batch.refs` are its pictures, each with a `place`; `size` of them count as
-        `total`.
+        `name` is the shard, for messages. `batch.refs` are the pictures, each with a `place`;
+        `size` is added to `total`. The future raises `UserError` if too many processes are killed.
         """
-        # Pickled, the references of a dataset take a sixth of the memory while they wait.
+        # Pickled references take a sixth of the memory while they wait.
         packed = pickle.dumps((task, batch, args, dict(storage.settings())), protocol=5)
         self.total += size
         return self._threads.submit(self._do, name, packed)
@@ -140,7 +133,7 @@ class LocalPool:
     def results(self, queued: list[concurrent.futures.Future[Any]]) -> Iterator[Any]:
         """Takes tasks from a list and yields their results, in order.
 
-        When a task fails, those that were not begun are dropped. Ctrl-C ends all processes at once.
+        A failed task drops tasks that have not begun. Ctrl-C ends all processes immediately.
         """
         try:
             while queued:
@@ -153,7 +146,7 @@ class LocalPool:
                 future.cancel()
 
     def _do(self, name: str, packed: bytes) -> Any:
-        """Has a task done by an idle process, by another one if that is killed."""
+        """Passes a task to an idle process, and to another process if that is killed."""
         worker = self._idle.get()
         blame = _Blame()
         deaths = 0
@@ -168,8 +161,13 @@ class LocalPool:
                     storage.count(*done.counts)
                     if done.error is not None:
                         raise done.error
-                    self._count(worker)
+                    # Once the counts of the task are in the total, its notes must not count again.
+                    with self._changing:
+                        counts = zip(self._done, worker.noted, strict=False)
+                        self._done = [sum(pair) for pair in counts]
+                        worker.forget()
                     return done.value
+                # Deaths that a picture caused do not count as attempts of the shard.
                 deaths += 1 - blame.add(death)
                 if deaths < MAX_ATTEMPTS and not self.is_stopped:
                     self._say(_lost(name, packed, death, blame, deaths))
@@ -183,17 +181,11 @@ class LocalPool:
             self._idle.put(worker)
 
     def _ready(self, worker: _Worker | None) -> _Worker:
-        """The process, or another one in place of one that has ended.
-
-        Raises:
-            UserError: The pool was stopped.
-        """
+        """Returns the process, or a new one if it has ended; raises if the pool was stopped."""
         with self._changing:
             if self.is_stopped:
-                raise UserError(
-                    "the job was stopped",
-                    remedy="run the same command again to resume from its shards",
-                )
+                remedy = "run the same command again to resume from its shards"
+                raise UserError("the job was stopped", remedy=remedy)
             if worker is not None and worker.has_ended():
                 worker.end(_ENDING_SEC)
                 self._workers.remove(worker)
@@ -204,21 +196,15 @@ class LocalPool:
             worker.forget()
             return worker
 
-    def _count(self, worker: _Worker) -> None:
-        """Makes the counts of its task final."""
-        with self._changing:
-            self._done = [sum(pair) for pair in zip(self._done, worker.noted, strict=False)]
-            worker.forget()
-
     def progress(self) -> tuple[int, int, int, int]:
-        """(images, bytes read, rejects, images of shards finished before) so far."""
+        """Returns the (images, bytes read, rejects, images of shards finished before) so far."""
         with self._changing:
             noted = [self._done, *(worker.noted[:COUNTS] for worker in self._workers)]
             images, read_bytes, rejects, before = map(sum, zip(*noted, strict=True))
         return images, read_bytes, rejects, before
 
     def kill(self) -> None:
-        """Ends all processes at once; what they were writing is lost."""
+        """Ends all processes immediately; shards that they were writing are lost."""
         with self._changing:
             self.is_stopped = True
             for worker in self._workers:
@@ -227,17 +213,16 @@ class LocalPool:
         self._turns.close()
 
 
-# Of the pools of this process the last one is used. A build on this machine begins with one. A
-# worker of Beam's on a cluster, or a pipeline of somebody's own, gets one when it needs it: its
-# pictures must not be decoded by Beam's own process.
+# The last pool is used. A build on this machine begins with a pool. A Beam worker on a cluster, or
+# a user's own pipeline, gets a pool when needed, as Beam's process must not decode pictures.
 _pools: list[LocalPool] = []
 _making = threading.Lock()
-# A pipeline that runs in the process that made it, as with FnApiRunner, has this name in its graph.
+# A pipeline has this name in its graph. FnApiRunner runs it in the process that built it.
 THIS_PROCESS = uuid.uuid4().hex
 
 
 def own_pool() -> LocalPool:
-    """The pool of this process; without a job, one that starts a process per core as needed."""
+    """Returns the pool of this process; makes a pool with a process per core if there is none."""
     with _making:
         if not _pools or (_pools[-1].is_stopped and not _pools[-1].is_of_job):
             _pools.append(LocalPool(available_cores()))
@@ -246,7 +231,7 @@ def own_pool() -> LocalPool:
 
 
 def _forget_pools() -> None:
-    """In a fork: the processes are the parent's, and end with it alone."""
+    # In a fork the processes belong to the parent process.
     for worker in (worker for pool in _pools for worker in pool._workers):
         worker.connection.close()
     _pools.clear()
@@ -256,7 +241,7 @@ os.register_at_fork(after_in_child=_forget_pools)
 
 
 def encoded_sizes(files: Any, options: ImageOptions, urls: UrlOptions) -> list[int]:
-    """Bytes of the pictures of `files.refs`, as records hold them; of those that become one."""
+    """Returns the encoded sizes, in bytes, of `files.refs` without unreadable pictures."""
     pool = own_pool()
     sizes: list[int]
     (sizes,) = pool.results([pool.submit("of a sample", _sizes, files, options, urls)])
@@ -266,7 +251,7 @@ def encoded_sizes(files: Any, options: ImageOptions, urls: UrlOptions) -> list[i
 def _sizes(files: Any, options: ImageOptions, urls: UrlOptions, watch: Watch) -> list[int]:
     sizes: list[int] = []
     for number, (_, data) in enumerate(read_images(files.refs, options.max_bytes, urls)):
-        # Why a picture becomes none is told, and counted, when its shard is written.
+        # Unreadable pictures are counted, with their reasons, when their shards are written.
         with contextlib.suppress(ImageError), watch.picture(number):
             if not isinstance(data, ImageError):
                 sizes.append(len(encode_image(data, options).data))
@@ -274,12 +259,12 @@ def _sizes(files: Any, options: ImageOptions, urls: UrlOptions, watch: Watch) ->
 
 
 class _Death(NamedTuple):
-    """How a process has ended.
+    """End of a process.
 
     Attributes:
-        picture: Number of the picture that it was at; None for none.
-        how: Goes on after "the process".
-        deed: What is kept of the picture: the same whenever it does the same.
+        picture: Number of the picture that it decoded; None for none.
+        how: Words for a message, after "the process".
+        deed: Words for the rejects, the same for the same behaviour, so that rejects are stable.
         may_be_memory: Whether the system may have been out of memory.
     """
 
@@ -293,8 +278,8 @@ class _Blame:
     """Pictures of a task that ended processes.
 
     Attributes:
-        crashed: Pictures that are left out → why.
-        alone: Pictures to decode while no other process of the pool decodes one.
+        crashed: Pictures that are left out → reason.
+        alone: Pictures to decode while no other process decodes.
     """
 
     def __init__(self) -> None:
@@ -303,7 +288,7 @@ class _Blame:
         self._tries: collections.Counter[int] = collections.Counter()
 
     def add(self, death: _Death) -> int:
-        """Notes a death; returns how many deaths a picture that is left out now is to blame for."""
+        """Notes a death; returns how many deaths a picture caused that is left out from now on."""
         if death.picture is None:
             return 0
         self._tries[death.picture] += 1
@@ -320,7 +305,7 @@ class _Blame:
 
 
 def _lost(name: str, packed: bytes, death: _Death, blame: _Blame, deaths: int) -> str:
-    """What to say of a process that was lost."""
+    """Returns a sentence about a process that was lost."""
     again = f"shard {name} is written again"
     if death.picture is None:
         remedy = "; was the system out of memory?" if death.may_be_memory else ""
@@ -336,7 +321,7 @@ def _lost(name: str, packed: bytes, death: _Death, blame: _Blame, deaths: int) -
 
 
 class _Worker:
-    """A process that does one task after the other, as seen by the one that started it."""
+    """Process that does tasks in turn, as seen by its parent process."""
 
     def __init__(self, turns_fd: int, lock: OutputLock | None):
         size_bytes = 8 * WIDTH
@@ -346,8 +331,9 @@ class _Worker:
         self._hung_sec: float | None = None
         job = None if lock is None else (lock.path, lock.fileno())
         fds = [its_end.fileno(), memory_fd, turns_fd]
-        given = [*map(os.fsdecode, sys.path)], [*fds, job]  # people append a pathlib.Path
-        # Blocked for good in what is started: the process that starts it answers Ctrl-C.
+        # JSON takes no pathlib.Path, which people append to sys.path.
+        given = [*map(os.fsdecode, sys.path)], [*fds, job]
+        # The new process inherits the blocked signal, as only the parent process answers Ctrl-C.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             self._process = subprocess.Popen(
@@ -361,23 +347,20 @@ class _Worker:
             os.close(memory_fd)
 
     def forget(self) -> None:
-        """Clears what was noted of a task that is over."""
+        """Clears the notes of a finished task."""
         for field in range(WIDTH):
             self.noted[field] = 0
 
     def call(self, packed: bytes, blame: _Blame, picture_sec: float) -> Done:
-        """What the process answers to a task.
-
-        Raises:
-            EOFError, OSError: It has ended.
-        """
-        told = dict(os.environ), names_flags(), blame.crashed, blame.alone, packed
-        self.connection.send(told)
+        """Returns the answer of the process; raises `EOFError` or `OSError` if it has ended."""
+        sent = dict(os.environ), names_flags(), blame.crashed, blame.alone, packed
+        self.connection.send(sent)
         wait_sec = picture_sec
         while not self.connection.poll(wait_sec):
             at_picture_sec = (time.monotonic_ns() - self.noted[SINCE]) / 1e9
             wait_sec = picture_sec
             if self.noted[AT] and at_picture_sec >= picture_sec:
+                # The killed process closes its end, so that `poll` returns and `recv` raises.
                 self._hung_sec = picture_sec
                 self._process.kill()
             elif self.noted[AT]:
@@ -386,7 +369,7 @@ class _Worker:
         return done
 
     def death(self) -> _Death:
-        """How it has ended, by its exit code, or by the time that it was at one picture."""
+        """Returns how the process has ended: its exit code, or that one picture took too long."""
         picture = self.noted[AT] - 1 if self.noted[AT] else None
         code = self.end(_ENDING_SEC)
         if self._hung_sec is not None:
@@ -396,17 +379,17 @@ class _Worker:
         if code == -signal.SIGKILL:
             deed = "was killed (SIGKILL), as the system does when it is out of memory,"
             return _Death(picture, how, deed, True)
-        # By whatever signal: a broken heap is noticed by one or another.
-        return _Death(
-            picture, how if code < 0 else f"ended with exit code {code}", "crashed", False
-        )
+        if code >= 0:
+            how = f"ended with exit code {code}"
+        # The rejects do not name the signal, as a broken heap may end in different signals.
+        return _Death(picture, how, "crashed", False)
 
     def has_ended(self) -> bool:
-        """Whether a process without a task has been killed."""
+        """Returns whether a process without a task has ended."""
         return self._process.poll() is not None or self.connection.poll()
 
     def end(self, patience_sec: float) -> int:
-        """Kills the process, if it does not end by itself meanwhile; its exit code."""
+        """Waits for the process, kills it after `patience_sec`, and returns its exit code."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(patience_sec)
         self._process.kill()

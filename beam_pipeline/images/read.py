@@ -1,7 +1,7 @@
 """Reads original files ahead of the decoder.
 
-What cannot be read is an `ImageError` with a reason code in place of the bytes, so that one image
-never ends the job.
+A file that cannot be read yields an `ImageError` with a reason code instead of bytes, so that a
+single image never ends the job.
 """
 
 from __future__ import annotations
@@ -16,25 +16,20 @@ import stat
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from beam_pipeline.images.member import (
-    WHOLE_FILE,
-    ZIP_HEADER_BYTES,
-    ZIP_MEMBER,
-    read_zip_member,
-)
+from beam_pipeline.images.member import WHOLE_FILE, ZIP_HEADER_BYTES, ZIP_MEMBER, read_zip_member
 from beam_pipeline.options import UrlOptions
 from imageshards import storage
 from imageshards.errors import ImageError
 from imageshards.storage import in_thread, is_local
 
-# Files that are read at once: a disk of this machine answers soon.
+# Number of files that are read at the same time: a local disk answers soon.
 LOCAL_DEPTH = 8
-# Stores answer in 20 to 100 ms: at 400 images/s per core 8 to 40 reads must be under way.
+# Stores answer in 20 to 100 ms, so 400 images/s per core need 8 to 40 concurrent reads.
 REMOTE_DEPTH = 48
-# Above this many bytes only the next files are read ahead.
+# Above this many bytes only the next `_LEAST_DEPTH` files are read ahead.
 _AHEAD_BYTES = 64 << 20
 _LEAST_DEPTH = 2
-# Bytes that a file of unknown size is taken for, until sizes of others of the shard are known.
+# Assumed size of a file of unknown size, until some files of the shard have been read.
 _UNKNOWN_BYTES = 16 << 20
 
 _URLS = UrlOptions()
@@ -51,23 +46,24 @@ _REASONS = {
 }
 
 
-# Each file, in order, with its bytes or why they cannot be read.
+# Yields references, in order, with their bytes or the reason why they cannot be read.
 Read = Generator[tuple[Any, bytes | ImageError], None, None]
 
 
 def read_images(refs: Sequence[Any], max_bytes: int, urls: UrlOptions = _URLS) -> Read:
-    """Yields every file, an `ImageRef` for one, in order, with its bytes or why there are none.
+    """Yields each reference of `refs`, in order, with its bytes or the reason why there are none.
 
-    Those with more than `max_bytes` are not read.
+    Files with more than `max_bytes` are not read.
 
     Raises:
-        StorageError: A bucket, its rights or the credentials: every image in it fails.
+        StorageError: A bucket cannot be used, its rights or the credentials are missing. Every
+            image of the bucket would fail.
     """
     depth = LOCAL_DEPTH if all(is_local(ref.path) for ref in refs) else REMOTE_DEPTH
     reading: collections.deque[_Reading] = collections.deque()
     ahead = iter(refs)
-    # Files come in the order of a hash, so those that were read are a sample of all of the shard.
-    # Twice their mean leaves room for some that are larger.
+    # Files come in the order of a hash, so the files that were read are a sample of the shard.
+    # Twice their mean size leaves room for larger files.
     unknown_bytes, sampled = float(_UNKNOWN_BYTES), 1
     try:
         for ref in refs:
@@ -93,7 +89,7 @@ _Reading = tuple[Any, concurrent.futures.Future[bytes | ImageError]]
 def _bytes_of(
     ref: Any, future: concurrent.futures.Future[bytes | ImageError], unknown_bytes: float
 ) -> float:
-    """Bytes that a file takes, or is going to take when it is read."""
+    """Returns the bytes that a file takes, or is expected to take after it is read."""
     if future.done():
         return _size(future.result())
     return ref.size_bytes if ref.size_bytes >= 0 else unknown_bytes
@@ -109,7 +105,7 @@ def _fetch(ref: Any, max_bytes: int, urls: UrlOptions) -> bytes | ImageError:
     if is_local(ref.uri):
         return _read_local(ref.uri, max_bytes)
     if _WEB.match(ref.uri):
-        from beam_pipeline.images.urls import fetch_url  # few inputs need its library
+        from beam_pipeline.images.urls import fetch_url  # few inputs need urllib3
 
         return fetch_url(ref.uri, max_bytes, urls)
     if ref.size_bytes > max_bytes:
@@ -124,8 +120,8 @@ def _fetch(ref: Any, max_bytes: int, urls: UrlOptions) -> bytes | ImageError:
 def _read_local(path: str, max_bytes: int) -> bytes | ImageError:
     not_a_file = ImageError("not_a_file", "a directory or special file, not a regular file")
     try:
-        # To open a device may act on it, and a pipe named x.jpg must not hang the job. Both checks
-        # are needed, as the file may be replaced between them.
+        # Opening a device may change its state, and a pipe named x.jpg must not hang the job. The
+        # file may be replaced after the first check, so the open file is checked again.
         if not stat.S_ISREG(os.stat(path).st_mode):
             return not_a_file
         with open(path, "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK)) as file:
@@ -140,13 +136,13 @@ def _read_local(path: str, max_bytes: int) -> bytes | ImageError:
 
 
 def _read_member(ref: Any, max_bytes: int) -> bytes | ImageError:
-    """The bytes of an image that is a range of an archive or of a spooled file."""
+    """Reads an image that is a range of an archive or of a spooled file."""
     if ref.size_bytes > max_bytes:
         return _too_many_bytes(ref.size_bytes, max_bytes)
     in_zip = ref.form == ZIP_MEMBER
     num_bytes = ref.size_bytes + (ZIP_HEADER_BYTES if in_zip else 0)
     try:
-        # A range of another archive of the same name would be another picture, perhaps a whole one.
+        # The same range of a replaced archive would be a different picture, perhaps a valid one.
         if is_local(ref.path) and not ref.spooled and os.stat(ref.path).st_mtime_ns != ref.mtime_ns:
             return ImageError("changed", "its archive was replaced after it was listed")
         data = storage.read_range(ref.path, ref.offset_bytes, ref.offset_bytes + num_bytes)
@@ -170,9 +166,9 @@ def _read_error(e: Exception) -> ImageError:
     return ImageError(code, getattr(e, "strerror", None) or str(e))
 
 
+# The threads are shared by all shards of this process: new threads would have to connect anew.
 @functools.cache
 def _threads() -> concurrent.futures.ThreadPoolExecutor:
-    """Threads of this process; with each shard's own, each shard would connect anew."""
     return concurrent.futures.ThreadPoolExecutor(REMOTE_DEPTH, "read-ahead")
 
 

@@ -1,7 +1,7 @@
-"""Images at `http://` and `https://` addresses, fetched once each and never listed.
+"""Fetches images from `http://` and `https://` addresses, each once; addresses are never listed.
 
-Every socket that is opened here is opened to an address that was looked at first, so neither a
-redirect nor the answer of a name server leads into the network of the worker.
+Each socket connects to an IP address that was checked before. So neither a redirect nor the answer
+of a name server leads into the private network of the worker.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ BACKOFF_S = 0.5
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 _PIECE_BYTES = 1 << 16
-_MAX_POOLS = 64  # more than threads that fetch: the limit of a host is that of its pool
+# urllib3 has a pool of connections for each host. More pools than reading threads: a host whose
+# pool was dropped and made anew could get more connections than its limit.
+_MAX_POOLS = 64
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _HEADERS = {
     "Accept": "image/*,*/*;q=0.5",
@@ -43,12 +45,12 @@ _HEADERS = {
 
 
 def fetch_url(url: str, max_bytes: int, options: UrlOptions) -> bytes | ImageError:
-    """The bytes at an `http://…` or `https://…` address, no more than `max_bytes`.
+    """Fetches at most `max_bytes` bytes from an `http://…` or `https://…` address.
 
     Returns:
-        The bytes; or an error with one of the codes `http_404` (any status that is no success),
-        `url_timeout`, `url_unreachable`, `url_incomplete`, `url_redirects`, `url_invalid`,
-        `url_private_address`, `too_many_bytes`.
+        The bytes, or an error with a code: `http_404` (any status but success), `url_timeout`,
+            `url_unreachable`, `url_incomplete`, `url_redirects`, `url_invalid`,
+            `url_private_address` or `too_many_bytes`.
     """
     request = _current.request = _Request(options)
     attempt = 0
@@ -57,6 +59,7 @@ def fetch_url(url: str, max_bytes: int, options: UrlOptions) -> bytes | ImageErr
         try:
             return _follow(url, max_bytes, request)
         except _TryAgainError as e:
+            # A random part keeps workers from asking a busy server at the same moment.
             wait_s = max(e.wait_s, BACKOFF_S * 2 ** (attempt - 1) * random.uniform(0.5, 1))
             if attempt > options.url_retries or wait_s >= request.left_s:
                 return ImageError(e.code, e.message + f"; tried {attempt} times" * (attempt > 1))
@@ -67,8 +70,9 @@ def fetch_url(url: str, max_bytes: int, options: UrlOptions) -> bytes | ImageErr
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is of the internet: not loopback, private, link-local or reserved."""
+    """Returns whether an IP address is public: not loopback, private, link-local or reserved."""
     ip = ipaddress.ip_address(address.partition("%")[0])
+    # An IPv6 address may contain an IPv4 address, to which a gateway would connect.
     if isinstance(ip, ipaddress.IPv6Address):
         nat64 = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF) if ip in _NAT64 else None
         inner = ip.ipv4_mapped or ip.sixtofour or nat64
@@ -80,13 +84,13 @@ def is_public(address: str) -> bool:
 
 
 class _TryAgainError(ImageError):
-    """A failure that may pass: of the network, or a busy server, which may ask to wait."""
+    """Failure that may pass: a network error, or a busy server, which may ask to wait."""
 
     wait_s = 0.0
 
 
 class _Request:
-    """Limits of the image that a thread fetches, and the connections for it."""
+    """Time limits of the image that a thread fetches, and the connections for the image."""
 
     def __init__(self, options: UrlOptions):
         self.connect_s, self.read_s, self.total_s = options.url_timeouts
@@ -96,22 +100,23 @@ class _Request:
 
     @property
     def left_s(self) -> float:
-        """Seconds until the whole image must be there."""
+        """Seconds until the whole image must have arrived."""
         return self.deadline - time.monotonic()
 
     def seconds(self, limit_s: float) -> float:
-        """What one step may take; raises `TimeoutError` where nothing is left."""
+        """Returns the seconds that a step may take; raises `TimeoutError` if no time is left."""
         left_s = self.left_s
         if left_s <= 0:
             raise TimeoutError("timed out")
         return min(limit_s, left_s)
 
 
-_current = threading.local()  # its `request` is the `_Request` of this thread
+# `_current.request` is the `_Request` of this thread, as urllib3 passes no value to its sockets.
+_current = threading.local()
 
 
 class _LimitsReads:
-    """Lets no read of a socket last beyond the request, however slowly bytes come."""
+    """Socket on which no read lasts beyond the request, however slowly bytes come."""
 
     def recv_into(self, *args: Any, **kwargs: Any) -> int:
         request = _current.request
@@ -128,11 +133,7 @@ class _TlsSocket(_LimitsReads, ssl.SSLSocket):
 
 
 def _connect(host: str, port: int) -> socket.socket:
-    """A socket to one of a host's addresses that may be connected to.
-
-    Raises:
-        ImageError: There is none, or none answers.
-    """
+    """Connects to the first allowed address that answers; raises `ImageError` if none does."""
     request: _Request = _current.request
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
@@ -175,9 +176,10 @@ class _HttpsConnection(HTTPSConnection):
 
 
 class _WaitsForTurn:
-    """A pool that gives out so many connections; waiting for one is not the host's time."""
+    """Pool with a limited number of connections."""
 
     def _get_conn(self, timeout: float | None = None) -> Any:
+        # Waiting for a free connection must not count as time of the host.
         began = time.monotonic()
         connection = super()._get_conn(timeout)  # type: ignore[misc]
         _current.request.deadline += time.monotonic() - began
@@ -208,7 +210,7 @@ def _follow(url: str, max_bytes: int, request: _Request) -> bytes:
 
 
 def _get(url: str, max_bytes: int, request: _Request) -> bytes | str:
-    """The bytes at `url`, or the Location that it redirects to."""
+    """Returns the bytes at `url`, or the Location that the server redirects to."""
     with _as_image_errors(url, request):
         count(requests=1)
         response = request.pools.request(
@@ -226,7 +228,8 @@ def _get(url: str, max_bytes: int, request: _Request) -> bytes | str:
                 raise _status_error(url, response)
             return _body(response, max_bytes)
         finally:
-            response.close()  # a connection whose answer was read to its end is kept
+            # A connection is reused only if its answer was read to the end; else `close` ends it.
+            response.close()
             response.release_conn()
 
 
@@ -242,9 +245,9 @@ def _status_error(url: str, response: urllib3.BaseHTTPResponse) -> ImageError:
 
 
 def _body(response: urllib3.BaseHTTPResponse, max_bytes: int) -> bytes:
-    told = response.length_remaining or 0
-    if told > max_bytes:
-        raise ImageError("too_many_bytes", f"{told} bytes; the limit is {max_bytes}")
+    declared = response.length_remaining or 0
+    if declared > max_bytes:
+        raise ImageError("too_many_bytes", f"{declared} bytes; the limit is {max_bytes}")
     data = bytearray()
     while piece := response.read1(_PIECE_BYTES, decode_content=True):
         data += piece
@@ -256,7 +259,7 @@ def _body(response: urllib3.BaseHTTPResponse, max_bytes: int) -> bytes:
 
 @contextlib.contextmanager
 def _as_image_errors(url: str, request: _Request) -> Iterator[None]:
-    """The errors of urllib3 as `ImageError`s."""
+    """Turns errors of urllib3 into `ImageError`s."""
     try:
         yield
     except (urllib3.exceptions.TimeoutError, TimeoutError) as e:
@@ -274,7 +277,7 @@ def _as_image_errors(url: str, request: _Request) -> Iterator[None]:
         raise _TryAgainError("url_unreachable", f"{url} broke off ({e})") from e
     except (urllib3.exceptions.HTTPError, OSError) as e:
         raise _TryAgainError("url_unreachable", f"{url} cannot be reached ({e})") from e
-    except ValueError as e:  # of a parser that met what no standard allows
+    except ValueError as e:  # a parser met headers that no standard allows
         raise ImageError("url_unreachable", f"{url} answered what cannot be read ({e})") from e
 
 
@@ -283,7 +286,7 @@ _lock = threading.Lock()
 
 
 def _pools_of(options: UrlOptions) -> urllib3.PoolManager:
-    """The connections that this process keeps; with each shard's own, each would connect anew."""
+    # All shards of this process share the connections, which would otherwise be made anew.
     with _lock:
         if options not in _pools:
             context = urllib3.util.create_urllib3_context()
@@ -293,6 +296,7 @@ def _pools_of(options: UrlOptions) -> urllib3.PoolManager:
             pools = urllib3.PoolManager(
                 _MAX_POOLS, _HEADERS, maxsize=limit, block=True, ssl_context=context
             )
+            # Pools of these classes connect by `_connect`, which checks each IP address.
             pools.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
             _pools[options] = pools
         return _pools[options]
@@ -304,4 +308,4 @@ def _forget_pools() -> None:
     _pools.clear()
 
 
-os.register_at_fork(after_in_child=_forget_pools)  # connections are the parent's
+os.register_at_fork(after_in_child=_forget_pools)  # connections belong to the parent process

@@ -1,6 +1,6 @@
-"""An input becomes references here: folders, globs, archives, WebDataset, tables, datasets.
+"""Inputs, which become references: folders, globs, archives, WebDataset, tables, datasets.
 
-`layout` tells what an input is; `listing` cuts it into tasks and lists them. `folders`, `archives`,
-`tables` and `records` read what is there, `labels` says which labels names of folders and files
-hold, `spool` keeps what cannot be read by ranges. `transforms` wires it for Beam.
+`layout` finds the kind of an input. `listing` cuts the input into tasks and lists them. `folders`,
+`archives`, `tables` and `records` read the input, `labels` reads labels from names of folders and
+files, `spool` unpacks files that cannot be read by ranges. `transforms` wires this for Beam.
 """

@@ -1,12 +1,12 @@
 """Finds files below a folder or behind a glob, on this machine or in a store.
 
-However many files a folder has, only a few are held: folders of this machine are scanned in no
-particular order, stores are listed page by page. The plan orders images by hashes of their keys,
-so the order in which they are found changes no byte.
+Only a few files are held in memory: local folders are scanned in no particular order, stores are
+listed page by page. The order does not matter, as the plan orders images by hashes of their keys.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -23,6 +23,7 @@ from beam_pipeline.inputs.layout import (
     is_glob,
     literal_prefix,
     may_match_inside,
+    wrong_input,
 )
 from beam_pipeline.options import DATASET
 from imageshards import storage
@@ -33,18 +34,22 @@ from imageshards.storage import Stat, is_local
 from imageshards.text import printable
 from imageshards.typed import decode
 
-# Path, size in bytes or why it is passed over, modification time in ns.
+# Path, size in bytes or why the file is passed over, modification time in ns.
 Found = tuple[str, "int | Skipped", int]
 
 EXCLUDED_BY_GLOB = "excluded_by_glob"
 UNREADABLE_FOLDER = "unreadable_folder"
-_HEAD_BYTES = 1024  # the version comes first
+# A manifest begins with its version.
+_HEAD_BYTES = 1024
 
 
 @dataclasses.dataclass(frozen=True)
 class Skipped:
-    """A file or folder that was passed over: files are counted by the reason; of those that have a
-    name a person is to hear in a warning of its own.
+    """File or folder that was passed over.
+
+    Attributes:
+        reason: Files are counted by the reason.
+        name: Name for a warning; "" for files that are only counted.
     """
 
     reason: str
@@ -55,12 +60,12 @@ class Skipped:
 
 
 class PathFilter:
-    """Decides by its path below an input which file or folder is passed over, and why.
+    """Function from the path of a file or folder to the reason why it is passed over, if any.
 
     Args:
         root: Folder of the input.
-        globs: Those of --exclude_glob, in the form of a glob that is an input: `*` does not cross a
-            slash, `**` does. One without a slash is compared with every name of a path.
+        globs: Globs of --exclude_glob. `*` does not cross a slash, `**` does. A glob without a
+            slash is compared with every name in a path.
     """
 
     def __init__(self, root: str, globs: Sequence[str] = ()):
@@ -71,6 +76,7 @@ class PathFilter:
     def __call__(self, path: str) -> Skipped | None:
         below = path[self._prefix :]
         if self._globs:
+            # A glob matches a name in either normal form of Unicode.
             composed = unicodedata.normalize("NFC", below)
             for glob, matches in self._globs:
                 if matches(composed):
@@ -80,21 +86,21 @@ class PathFilter:
 
 
 def _matches_at_or_above(glob: str) -> Callable[[str], object]:
-    """A test of whether a glob matches a path, or a folder above it."""
+    """Returns a test of whether a glob matches a path, or a folder above the path."""
     anywhere = "" if "/" in glob.rstrip("/") else "(?:.*/)?"
     body = _translated(unicodedata.normalize("NFC", glob.strip("/")))
     return re.compile(f"{anywhere}{body}(?:/.*)?", re.DOTALL).fullmatch
 
 
 def _translated(glob: str) -> str:
-    """A glob as a regular expression, without flags and end."""
-    from apache_beam.io.filesystem import FileSystem  # imports all of Beam
+    """Returns a glob as a regular expression, without flags and end."""
+    from apache_beam.io.filesystem import FileSystem  # imported late, as it imports all of Beam
 
     return FileSystem.translate_pattern(glob).removeprefix("(?ms)").removesuffix(r"\Z")
 
 
 class _Manifest(msgspec.Struct):
-    """What the manifests of all versions have."""
+    """Keys that the manifests of all versions have."""
 
     format_version: Any
     splits: Any
@@ -102,10 +108,10 @@ class _Manifest(msgspec.Struct):
 
 
 def is_dataset(folder: str) -> bool:
-    """Whether a folder holds a finished dataset: a manifest.json that a build has written."""
+    """Returns whether a folder has the manifest.json of a finished dataset."""
     path = storage.join(folder, MANIFEST_NAME)
     try:
-        # Files of this name that others write may be large.
+        # A different program may have written a large file of this name.
         if b'"format_version"' not in storage.read(path, _HEAD_BYTES):
             return False
         decode(storage.read(path), _Manifest)
@@ -115,24 +121,17 @@ def is_dataset(folder: str) -> bool:
 
 
 def finished_input(path: str) -> UserError:
-    """The error for an input that is a finished dataset."""
-    return UserError(
-        argument="input",
-        received=f"{path!r}, a finished dataset",
-        expected="original images",
-        remedy="give their folder, move the dataset out of it, or say "
-        + Arg("layout", DATASET)
-        + " to copy its records",
-    )
+    """Returns the error for an input that is a finished dataset."""
+    copied = Arg("layout", DATASET) + " to copy its records"
+    remedy = "give their folder, move the dataset out of it, or say " + copied
+    return wrong_input(path, "a finished dataset", "original images", remedy)
 
 
 def subfolders(path: str, passes_over: PathFilter) -> list[tuple[str, str]]:
-    """(name, path) of the folders in a folder, by name, without those that are passed over.
+    """Returns the sorted (name, path) of the folders in a folder that are not passed over.
 
-    A folder below the input that this user may not list has none: `files_outside_folders` names it.
-
-    Raises:
-        UserError: It is not there, cannot be listed, or is a finished dataset.
+    A folder below the input that this user may not list has no subfolders; `files_outside_folders`
+    names the folder. Raises `UserError` if the folder does not exist or is a finished dataset.
     """
     found = []
     try:
@@ -142,12 +141,12 @@ def subfolders(path: str, passes_over: PathFilter) -> list[tuple[str, str]]:
             if is_folder and not passes_over(below):
                 found.append((name, below))
     except OSError as e:
-        _unreadable(path, e, passes_over)
+        _unreadable(path, e, passes_over)  # the `Skipped` comes from `files_outside_folders`
     return sorted(found)
 
 
 def files_outside_folders(path: str, passes_over: PathFilter) -> Iterator[Skipped]:
-    """The files of a folder that are in none of its class folders, and what is passed over."""
+    """Yields a `Skipped` for each file in a folder, and for each entry that is passed over."""
     try:
         for _, below, is_folder in folder_entries(path):
             if skipped := passes_over(below):
@@ -159,13 +158,9 @@ def files_outside_folders(path: str, passes_over: PathFilter) -> Iterator[Skippe
 
 
 def folder_entries(path: str) -> Iterator[tuple[str, str, bool]]:
-    """(name, path, whether it is a folder) of what is in a folder; here, as the disk gives them.
-
-    Raises:
-        OSError: The folder cannot be listed; in a store, it holds nothing.
-    """
+    """Yields (name, path, whether it is a folder) of a folder's entries, in any order."""
     if is_local(path):
-        # Not storage.list_folder, which passes over broken links: these are counted, too.
+        # `storage.list_folder` would pass over broken links, which are counted as well.
         yield from ((entry.name, entry.path, _is_dir(entry)) for entry in _scan(path))
         return
     entries = storage.list_folder(path)
@@ -175,51 +170,37 @@ def folder_entries(path: str) -> Iterator[tuple[str, str, bool]]:
 
 
 def _unreadable(path: str, e: OSError, passes_over: PathFilter) -> Skipped:
-    """A folder below the input that this user may not list, which is passed over.
-
-    Raises:
-        UserError: It is the input itself, or the error is another one. Then the folder may be
-            readable the next time, so its images must not go unnoticed.
-    """
+    """Returns a `Skipped` for a folder that this user may not list; raises for the input itself."""
+    # After any different error the folder may be readable the next time, so the build ends.
     if isinstance(e, PermissionError) and path.rstrip("/") != passes_over.root:
         return Skipped(UNREADABLE_FOLDER, printable(path))
-    raise UserError(
-        argument="input",
-        received=f"{e.filename or path!r}, which cannot be listed ({e.strerror or e})",
-        expected="a folder, a glob, or an image table named .csv, .jsonl or .parquet",
-        remedy="fix the path or its permissions",
-    ) from e
+    problem = f"which cannot be listed ({e.strerror or e})"
+    expected = "a folder, a glob, or an image table named .csv, .jsonl or .parquet"
+    remedy = "fix the path or its permissions"
+    raise wrong_input(e.filename or path, problem, expected, remedy) from e
 
 
 def none_readable(folders: Iterable[str]) -> bool:
-    """Whether this user may list none of some folders; those of a store are listed as one."""
+    """Returns whether all folders are local and this user may list none of them."""
     for folder in folders:
-        if not is_local(folder):
+        with contextlib.suppress(PermissionError):
+            if is_local(folder):
+                next(_scan(folder), None)
             return False
-        try:
-            next(_scan(folder), None)
-            return False
-        except PermissionError:
-            continue
     return True
 
 
 def files_below(path: str, passes_over: PathFilter) -> Iterator[Found]:
-    """Every file below a folder.
-
-    Raises:
-        UserError: There is no such folder, or it is that of the input and cannot be listed.
-    """
+    """Yields every file below a folder; raises `UserError` if the folder cannot be listed."""
     if is_local(path):
         return _enter(path, _Walk(passes_over), _folders_above(path))
     return _objects(path, storage.files_below(path), _Walk(passes_over))
 
 
-def matching_files(pattern: str) -> list[str]:
-    """The files that a glob with braces matches, ordered by path; a name without magic as it is.
+def matching_files(pattern: str, expected: str) -> list[str]:
+    """Returns the sorted files that a glob with braces matches, or the path if it is no glob.
 
-    Raises:
-        UserError: The root of a glob cannot be listed.
+    Raises `UserError` with the text `expected` if no file matches.
     """
     found: list[str] = []
     for each in expand_braces(pattern):
@@ -228,15 +209,13 @@ def matching_files(pattern: str) -> list[str]:
             found += sorted(file for file, size, _ in matched if not isinstance(size, Skipped))
         else:
             found.append(each)
+    if not found:
+        raise wrong_input(pattern, "which matches no file", expected, "fix the pattern")
     return found
 
 
 def files_matching(pattern: str, passes_over: PathFilter) -> Iterator[Found]:
-    """Every file that matches a glob, as Beam reads globs.
-
-    Raises:
-        UserError: Its root cannot be listed.
-    """
+    """Yields every file that a glob matches; raises `UserError` if its root cannot be listed."""
     root = glob_root(pattern)
     below = pattern.removeprefix(root).lstrip("/")
     pattern = os.path.join(root, below)
@@ -244,15 +223,15 @@ def files_matching(pattern: str, passes_over: PathFilter) -> Iterator[Found]:
     start = len(root.rstrip("/")) + 1
     walk = _Walk(passes_over, matches, lambda folder: may_match_inside(below, folder[start:]))
     if is_local(pattern):
-        # Beam's own walk does not follow links to folders, and drops broken links without a word.
+        # Beam's own listing does not follow links to folders, and drops broken links silently.
         return _enter(root, walk, _folders_above(root))
-    # A store lists no other names than those with this prefix.
+    # A store lists only names with this prefix.
     return _objects(pattern, storage.files_from(literal_prefix(pattern)), walk)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Walk:
-    """Which files and folders a listing takes, by their paths."""
+    """Files and folders that a listing takes, by their paths."""
 
     passes_over: PathFilter
     takes: Callable[[str], object] = lambda path: True
@@ -269,13 +248,13 @@ def _objects(path: str, found: Iterator[Stat], walk: _Walk) -> Iterator[Found]:
 
 
 def _folders_above(path: str) -> frozenset[str]:
-    """The folder and those above it, links resolved."""
+    """Returns a folder and all folders above it, with links resolved."""
     real = pathlib.Path(os.path.realpath(path))
     return frozenset(map(str, (real, *real.parents)))
 
 
 def _enter(path: str, walk: _Walk, above: frozenset[str]) -> Iterator[Found]:
-    """The files below a folder, or the folder itself where this user may not list it."""
+    """Yields the files below a folder, or the folder itself if this user may not list it."""
     try:
         yield from _walk(path, walk, above)
     except OSError as e:
@@ -283,10 +262,7 @@ def _enter(path: str, walk: _Walk, above: frozenset[str]) -> Iterator[Found]:
 
 
 def _walk(path: str, walk: _Walk, above: frozenset[str]) -> Iterator[Found]:
-    """The files below a folder.
-
-    A link to one of the folders `above`, the folder itself among them, would never end.
-    """
+    """Yields the files below a folder; links to any of the folders `above` are passed over."""
     for entry in _scan(path):
         is_folder = _is_dir(entry)
         enters = is_folder and walk.enters(entry.path)
@@ -298,6 +274,7 @@ def _walk(path: str, walk: _Walk, above: frozenset[str]) -> Iterator[Found]:
             yield _file(entry)
         elif not enters:
             yield entry.path, Skipped("directory"), 0
+        # A link to a folder above itself would be listed for ever.
         elif (here := os.path.realpath(entry.path)) in above:
             yield entry.path, Skipped("link_to_a_folder_above"), 0
         else:
@@ -305,12 +282,12 @@ def _walk(path: str, walk: _Walk, above: frozenset[str]) -> Iterator[Found]:
 
 
 def _file(entry: os.DirEntry[str]) -> Found:
-    """Size and time of a file; with size -1 a broken link is listed too, and quarantined later."""
     try:
         if entry.is_file():
             status = entry.stat()
             return entry.path, status.st_size, status.st_mtime_ns
-    except OSError:  # deleted since it was listed, or a broken link
+    # A deleted file or broken link is listed with size -1, and quarantined when it is read.
+    except OSError:
         return entry.path, -1, 0
     if entry.is_symlink() and not os.path.exists(entry.path):
         return entry.path, -1, 0
@@ -325,6 +302,5 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
 
 
 def _scan(path: str) -> Iterator[os.DirEntry[str]]:
-    """What is in a folder of this machine, in no particular order."""
     with os.scandir(path) as entries:
         yield from entries

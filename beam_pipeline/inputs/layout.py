@@ -16,7 +16,7 @@ from beam_pipeline.options import (
     InputOptions,
 )
 from imageshards import storage
-from imageshards.errors import Arg, UserError
+from imageshards.errors import Arg, Text, UserError
 from imageshards.manifest import NONE, QUARANTINE_NAME, REPORT_NAME, STAGING_NAME, TRANSFORM_NAME
 from imageshards.storage import is_local
 
@@ -26,8 +26,22 @@ _BRACES = re.compile(r"\{([^{}]*,[^{}]*|\d+\.\.\d+)\}")
 _REPLACED = (STAGING_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
 
 
+def wrong_input(path: str, problem: Text, expected: Text = "", remedy: Text = "") -> UserError:
+    """Returns the error for an input that cannot be used."""
+    received = f"{path!r}, " + problem
+    return UserError(argument="input", received=received, expected=expected, remedy=remedy)
+
+
+def unfit_option(
+    argument: str, value: str, path: str, problem: Text, expected: Text = "", remedy: Text = ""
+) -> UserError:
+    """Returns the error for an option that does not fit an input."""
+    received = f"{value}, but " + Arg("input") + f" {path!r} " + problem
+    return UserError(argument=argument, received=received, expected=expected, remedy=remedy)
+
+
 def is_glob(path: str) -> bool:
-    """Whether a path is a pattern; `photos [2020]` is a folder if there is one of that name."""
+    """Returns whether a path is a pattern; `photos [2020]` is a folder if that folder exists."""
     return bool(_MAGIC.search(path)) and not (is_local(path) and os.path.lexists(path))
 
 
@@ -49,30 +63,28 @@ def expand_braces(pattern: str) -> list[str]:
 
 
 def literal_prefix(pattern: str) -> str:
-    """What every name that a pattern matches begins with."""
+    """Returns the beginning that all names matching a pattern share."""
     return re.split(f"{_MAGIC.pattern}|{_BRACES.pattern}", pattern)[0]
 
 
 def glob_root(pattern: str) -> str:
-    """The folder above everything that a pattern can match."""
+    """Returns the folder that contains everything that a pattern can match."""
     above, slash, _ = literal_prefix(pattern).rpartition("/")
     return above or slash or "."
 
 
 def input_root(source: InputOptions) -> str:
-    """The folder that keys are relative to."""
+    """Returns the folder that keys are relative to."""
     if is_glob(source.input):
         return glob_root(source.input)
     return source.input.rstrip("/") or "/"
 
 
 def layout_of(source: InputOptions) -> str:
-    """The layout asked for, or the one that the input's name tells; `ARCHIVES` for archives.
+    """Returns the layout that the user asked for, or the layout that the input's name suggests.
 
-    `folders` means that the folders' names must tell whether they are classes or splits.
-
-    Raises:
-        UserError: A regex for labels was given with an image table.
+    `folders` means that the names of the folders decide whether they are classes or splits. Raises
+    `UserError` if a regex for labels was given with an image table.
     """
     if source.layout in (TABLE, DATASET):
         return source.layout
@@ -80,17 +92,13 @@ def layout_of(source: InputOptions) -> str:
     is_file = not (is_local(source.input) and os.path.isdir(source.input))
     if is_file and name.endswith(ARCHIVE_SUFFIXES):
         return ARCHIVES
-    if source.layout == "auto" and name.endswith(TABLE_SUFFIXES):
-        if is_file:
-            if source.label_regex is not None:
-                raise UserError(
-                    argument="label_regex",
-                    received=f"{source.label_regex!r}, but "
-                    + Arg("input")
-                    + f" {source.input!r} is an image table, which has labels in a column",
-                    remedy="leave it out, or name that column by " + Arg("label_column"),
-                )
-            return TABLE
+    if source.layout == "auto" and name.endswith(TABLE_SUFFIXES) and is_file:
+        if source.label_regex is not None:
+            value = repr(source.label_regex)
+            problem = "is an image table, which has labels in a column"
+            remedy = "leave it out, or name that column by " + Arg("label_column")
+            raise unfit_option("label_regex", value, source.input, problem, remedy=remedy)
+        return TABLE
     if source.label_regex is not None or source.label == NONE:
         return "flat"
     if source.layout != "auto":
@@ -99,24 +107,15 @@ def layout_of(source: InputOptions) -> str:
 
 
 def check_output_apart(source: InputOptions, output: str) -> None:
-    """Checks that the next build would not list the output, and this one not replace its input.
-
-    An image table names its images one by one, so a dataset may be beside it.
-
-    Raises:
-        UserError: The output is the input or inside it, or the input is in a folder of the
-            output that a build replaces.
-    """
+    """Raises `UserError` if a build would list its own output, or replace a folder of its input."""
     root = input_root(source)
     for name in _REPLACED:
         replaced = storage.join(output, name)
         if _is_within(source.input, replaced) or _is_within(root, replaced):
-            raise UserError(
-                argument="input",
-                received=f"{source.input!r}, in a folder that this build would replace, "
-                f"{replaced!r}",
-                remedy="choose another " + Arg("output") + ", or move the images",
-            )
+            problem = f"in a folder that this build would replace, {replaced!r}"
+            remedy = "choose another " + Arg("output") + ", or move the images"
+            raise wrong_input(source.input, problem, remedy=remedy)
+    # An image table names its images, so a dataset may be in the same folder.
     if layout_of(source) == TABLE or not _is_within(output, root):
         return
     if is_glob(source.input):
@@ -124,11 +123,10 @@ def check_output_apart(source: InputOptions, output: str) -> None:
         if not may_match_inside(pattern, _real(output).removeprefix(_real(root)).strip("/")):
             return
     where = "is" if _is_within(root, output) else "is inside"
+    place = f"{output!r}, which {where} " + Arg("input") + f" {source.input!r}, which is only read"
     raise UserError(
         argument="output",
-        received=f"{output!r}, which {where} "
-        + Arg("input")
-        + f" {source.input!r}, which is only read",
+        received=place,
         expected="a folder outside of it",
         remedy="choose another one",
     )
@@ -139,17 +137,18 @@ def _real(path: str) -> str:
 
 
 def _is_within(path: str, folder: str) -> bool:
-    """Whether a path is a folder or below it, also by way of links."""
+    """Returns whether a path is a folder or below that folder, also by way of links."""
     real = _real(folder)
-    # A link in the folder may lead out of it, and the listing follows links.
+    # A link in the folder may lead out of the folder, and the listing follows links.
     above = map(str, pathlib.Path(os.path.abspath(path)).parents) if is_local(path) else ()
     return f"{_real(path)}/".startswith(f"{real}/") or real in map(_real, above)
 
 
 def may_match_inside(pattern: str, folder: str) -> bool:
-    """Whether a pattern may match files in a folder, both relative to the root of the pattern."""
+    """Returns whether a pattern may match files in a folder; both are relative to one root."""
     names = folder.split("/") if folder else []
     for number, part in enumerate(pattern.split("/")):
+        # `**` crosses slashes. A pattern with more parts than the folder may match files inside.
         if "**" in part or number >= len(names):
             return True
         if not fnmatch.fnmatchcase(names[number], part):

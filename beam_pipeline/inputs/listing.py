@@ -1,4 +1,4 @@
-"""From an input to listing tasks, and from a task to references."""
+"""Cuts an input into listing tasks, and lists the references of each task."""
 
 from __future__ import annotations
 
@@ -9,48 +9,27 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 
+from beam_pipeline.inputs import folders, labels
 from beam_pipeline.inputs.archives import webdataset
 from beam_pipeline.inputs.archives.members import archive_files
 from beam_pipeline.inputs.archives.references import archive_refs
-from beam_pipeline.inputs.datasets import named
-from beam_pipeline.inputs.folders import (
-    UNREADABLE_FOLDER,
-    PathFilter,
-    Skipped,
-    files_below,
-    files_matching,
-    files_outside_folders,
-    finished_input,
-    is_dataset,
-    none_readable,
-    subfolders,
+from beam_pipeline.inputs.datasets import different_columns
+from beam_pipeline.inputs.folders import PathFilter, Skipped, is_dataset
+from beam_pipeline.inputs.labels import is_split
+from beam_pipeline.inputs.layout import (
+    expand_braces,
+    input_root,
+    is_glob,
+    layout_of,
+    unfit_option,
+    wrong_input,
 )
-from beam_pipeline.inputs.labels import (
-    EMPTY_CLASS_FOLDER,
-    EMPTY_SPLIT_FOLDER,
-    GIVEN_SPLIT,
-    check_masks,
-    cut_label,
-    is_split,
-    labels_by_name,
-    layout_by_names,
-    no_class_folder,
-    no_image,
-)
-from beam_pipeline.inputs.layout import expand_braces, input_root, is_glob, layout_of
 from beam_pipeline.inputs.records import list_records, shards_to_list
 from beam_pipeline.inputs.spool import decompressed
 from beam_pipeline.inputs.tables.references import read_refs
 from beam_pipeline.inputs.tables.rows import parts
 from beam_pipeline.inputs.tables.schema import TableSchema, read_schema, table_files
-from beam_pipeline.options import (
-    ARCHIVES,
-    DATASET,
-    TABLE,
-    TABLE_FLAGS,
-    CopiedInput,
-    InputOptions,
-)
+from beam_pipeline.options import ARCHIVES, DATASET, TABLE, TABLE_FLAGS, CopiedInput, InputOptions
 from beam_pipeline.planning.refs import ImageRef, Label
 from imageshards import storage
 from imageshards.errors import Arg, UserError
@@ -58,23 +37,23 @@ from imageshards.manifest import NONE, Shard
 from imageshards.storage import is_local, map_concurrently
 from imageshards.text import composed, key_of
 
-# Files of a folder that are looked at to tell what the folder is.
+# Files of a folder whose names are compared to find masks beside images.
 _SEEN_FILES = 1000
 
 
 @dataclasses.dataclass(frozen=True)
 class ListingTask:
-    """What one call of `list_task` lists: a folder, a glob, or a part of one or of an image table.
+    """Part of an input that one call of `list_task` lists.
 
     Attributes:
         path: Folder, glob or file to list.
-        split, label: What the folder gives every image in it; None if it does not.
-        kind: `folder`, `glob`, `table`, `shard`, `archive`; `outside` for files outside of class
-            folders, which are only counted, with the name of a split that has no class folder.
-        prefix: Of an archive, what keys begin with; "" for nothing.
-        row_groups: Of a Parquet file; None for all.
-        entry: Of a shard, in the manifest of its dataset.
+        split, label: Split and class that the folder gives every image in it; None for neither.
+        kind: `folder`, `glob`, `table`, `shard` or `archive`. `outside` only counts files outside
+            of class folders; its `split` is the name of a split without class folders.
+        row_groups: Part of a Parquet file; None for all.
+        entry: Entry of a shard in its manifest.
         source: Number of the input.
+        prefix: Beginning of the keys of an archive.
     """
 
     path: str
@@ -90,7 +69,7 @@ class ListingTask:
 def spooled_files(
     sources: Sequence[InputOptions], schemas: Sequence[TableSchema | None]
 ) -> list[storage.Stat]:
-    """The files of all inputs that cannot be read by ranges, as they are now."""
+    """Returns the files of all inputs that cannot be read by ranges, with their present sizes."""
     paths: list[str] = []
     for source, schema in zip(sources, schemas, strict=True):
         if schema is not None and schema.has_pictures:
@@ -101,79 +80,58 @@ def spooled_files(
 
 
 def has_several_archives(source: InputOptions) -> bool:
-    """Whether an input is a folder of archives, or several behind a glob."""
+    """Returns whether an input is a folder of archives, or several behind a glob."""
     several = expand_braces(source.input) != [source.input] or is_glob(source.input)
     return layout_of(source) == ARCHIVES and several
 
 
 def schema_of(source: InputOptions, class_names: Sequence[str] | None = None) -> TableSchema | None:
-    """Returns the columns of an image table or of WebDataset archives; None for inputs without.
+    """Returns the columns of an image table or of WebDataset archives, None without columns.
 
-    Args:
-        source: The input.
-        class_names: Class names by number, for labels that are numbers.
-
-    Raises:
-        UserError: The table cannot be read or lacks a column, or a column was named for an
-            input that is none.
+    `class_names` are names by number, for labels that are numbers. Raises `UserError` if the table
+    cannot be read or lacks a column, or if a flag for columns does not fit the input.
     """
     layout = layout_of(source)
     if source.exclude_glob and layout in (TABLE, DATASET):
-        what = "an image table" if layout == TABLE else "a finished dataset"
-        raise UserError(
-            argument="exclude_glob",
-            received=f"{source.exclude_glob[0]!r}, but "
-            + Arg("input")
-            + f" {source.input!r} is {what}",
-            expected="a folder or a glob",
-            remedy="leave images out of this input by their keys, in a file for " + Arg("exclude"),
-        )
+        problem = "is an image table" if layout == TABLE else "is a finished dataset"
+        value, expected = repr(source.exclude_glob[0]), "a folder or a glob"
+        remedy = "leave images out of this input by their keys, in a file for " + Arg("exclude")
+        raise unfit_option("exclude_glob", value, source.input, problem, expected, remedy)
     schema = None
     if layout == TABLE:
         schema = read_schema(source)
     elif layout == ARCHIVES:
         schema = webdataset.read_schema(source)
     if schema is not None:
+        # Names in a Parquet file win over the names of --class_names.
         names = schema.class_names or tuple(class_names or ())
         return dataclasses.replace(schema, class_names=names)
     for name in TABLE_FLAGS:
         if getattr(source, name) != getattr(InputOptions, name):
-            raise UserError(
-                argument=name,
-                received="a value, but " + Arg("input") + f" {source.input!r} is no image table",
-                expected="a .csv, .jsonl or .parquet file",
-            )
+            expected = "a .csv, .jsonl or .parquet file"
+            raise unfit_option(name, "a value", source.input, "is no image table", expected)
     return None
 
 
 def schemas_of(
     sources: Sequence[InputOptions], class_names: Sequence[str] | None = None
 ) -> tuple[TableSchema | None, ...]:
-    """The columns of each input that has some, as `schema_of` finds them; None for others.
-
-    Raises:
-        UserError: As `schema_of`, or the images of two inputs would have other extra columns.
-    """
+    """Returns the columns of each input; raises `UserError` if extra columns would differ."""
     schemas = tuple(schema_of(source, class_names) for source in sources)
     columns = [schema.columns if schema else () for schema in schemas]
     for source, found in zip(sources[1:], columns[1:], strict=True):
         if set(found) != set(columns[0]):
-            raise UserError(
-                argument="input",
-                received=f"{sources[0].input!r} with the extra columns {named(columns[0])} and "
-                f"{source.input!r} with {named(found)}",
-                expected="the same ones in all",
-                remedy="say which by " + Arg("columns") + ", '' for none",
-            )
+            remedy = "say which by " + Arg("columns") + ", '' for none"
+            pair = (sources[0].input, columns[0]), (source.input, found)
+            raise different_columns(*pair, "the same ones in all", remedy)
     return schemas
 
 
 def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
-    """The tasks that together list an input.
+    """Yields the tasks that together list an input.
 
-    Raises:
-        UserError: The input is not there, is a finished dataset, holds no class folder, or needs
-            a regex; or its bucket cannot be used.
+    Raises `UserError` if the input or its bucket cannot be used, is a finished dataset, has no
+    class folder, or needs a regex.
     """
     layout = layout_of(source)
     if not is_local(source.input):
@@ -190,37 +148,31 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
             yield ListingTask(path, kind="archive", prefix=prefix)
     elif layout == "flat":
         if source.label_regex is None and source.label != NONE:
-            raise UserError(
-                argument="input",
-                received=f"{source.input!r}, a flat folder or glob, so the label must be in the "
-                "file name",
-                expected=Arg("label_regex")
-                + ", for example '^([a-z]+)\\.' for cat.0.jpg, or "
-                + Arg("label", NONE),
-            )
+            expected = Arg("label_regex") + ", for example '^([a-z]+)\\.' for cat.0.jpg"
+            problem = "a flat folder or glob, so the label must be in the file name"
+            raise wrong_input(source.input, problem, expected + ", or " + Arg("label", NONE))
         if is_dataset(input_root(source)):
-            raise finished_input(input_root(source))
+            raise folders.finished_input(input_root(source))
         yield ListingTask(source.input, kind="glob" if is_glob(source.input) else "folder")
     else:
         yield from _class_folders(source, layout)
 
 
 def _as_copied(source: InputOptions) -> CopiedInput:
-    """A dataset that no build has opened is copied as it is."""
     return source if isinstance(source, CopiedInput) else CopiedInput(**vars(source))
 
 
 def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
     passes_over = path_filter(source)
-    top = subfolders(source.input, passes_over)
+    top = folders.subfolders(source.input, passes_over)
     nested = layout == "folders" and any(
-        subfolders(path, passes_over) for name, path in top if is_split(name)
+        folders.subfolders(path, passes_over) for name, path in top if is_split(name)
     )
     if layout == "split_folders" or nested:
-        # A dataset beside split folders is neither a split nor a class.
+        # An earlier output beside split folders is neither a split nor a class.
         top = [(name, path) for name, path in top if is_split(name) or not is_dataset(path)]
     if layout == "folders":
-        layout = layout_by_names(source.input, [name for name, _ in top], nested)
+        layout = labels.layout_by_names(source.input, [name for name, _ in top], nested)
     others = [ListingTask(source.input, kind="outside")]
     found = []
     if layout == "class_folders":
@@ -229,55 +181,51 @@ def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
         for split, split_path in top:
             of_split = [
                 ListingTask(path, key_of(split), key_of(name))
-                for name, path in subfolders(split_path, passes_over)
+                for name, path in folders.subfolders(split_path, passes_over)
             ]
-            known = of_split or none_readable([split_path])
+            known = of_split or folders.none_readable([split_path])
             empty = None if known else key_of(split)
             others.append(ListingTask(split_path, empty, kind="outside"))
             found += of_split
     if not found:
-        raise no_class_folder(source)
+        raise labels.no_class_folder(source)
+    # Masks are compared with the images of the same split.
     for of in {task.split for task in found}:
         of_split = [task for task in found if task.split == of]
-        check_masks(source, {str(t.label): functools.partial(_stems, t.path) for t in of_split})
-    if none_readable(task.path for task in found):
+        stems_in = {str(t.label): functools.partial(_stems, t.path) for t in of_split}
+        labels.check_masks(source, stems_in)
+    if folders.none_readable(task.path for task in found):
         raise _nothing_readable(source, found[0].path)
     yield from found
     yield from others
 
 
 def _stems(folder: str) -> Iterator[str]:
-    """The names of some files in a folder, in their order, without endings."""
-    with contextlib.suppress(PermissionError):  # told as for any class folder
+    """Yields the names of some files in a folder, in their order, without endings."""
+    # The listing itself reports an unreadable folder.
+    with contextlib.suppress(PermissionError):
         for file in itertools.islice(storage.files_below(folder), _SEEN_FILES):
             yield file.name.partition(".")[0]
 
 
 def _nothing_readable(source: InputOptions, folder: str) -> UserError:
-    return UserError(
-        argument="input",
-        received=f"{source.input!r}, which holds no image outside of folders that this user may "
-        f"not list, such as {folder!r}",
-        expected="folders that may be read",
-        remedy="fix their permissions",
-    )
+    problem = "which holds no image outside of folders that this user may not list, such as "
+    expected, remedy = "folders that may be read", "fix their permissions"
+    return wrong_input(source.input, problem + repr(folder), expected, remedy)
 
 
 def list_task(
     task: ListingTask, source: InputOptions, schema: TableSchema | None, spool: str = ""
 ) -> Iterator[ImageRef | Skipped]:
-    """Lists what a task says: references, and what was passed over.
+    """Yields the references of a task, and a `Skipped` for each file that is passed over.
 
-    Args:
-        spool: Folder for what cannot be read by ranges.
-
-    Raises:
-        UserError: A file name does not match --label_regex, or a row of a table is wrong.
+    `spool` is the folder for contents that cannot be read by ranges. Raises `UserError` if a file
+    name does not match --label_regex, or a row of a table is wrong.
     """
     if task.kind == "outside":
-        yield from files_outside_folders(task.path, path_filter(source))
+        yield from folders.files_outside_folders(task.path, path_filter(source))
         if task.split is not None:
-            yield Skipped(EMPTY_SPLIT_FOLDER, task.split)
+            yield Skipped(labels.EMPTY_SPLIT_FOLDER, task.split)
         return
     refs: Iterator[ImageRef | Skipped]
     if task.kind == "archive":
@@ -285,15 +233,15 @@ def list_task(
     elif schema is not None:
         refs = read_refs(task.path, schema, task.row_groups, spool)
     elif task.entry is not None:
-        labels = _as_copied(source).record_label, source.label
-        refs = list_records(task.path, task.split, task.entry, labels)
+        has, wanted = _as_copied(source).record_label, source.label
+        refs = list_records(task.path, task.split, task.entry, (has, wanted))
     else:
         refs = _image_refs(task, source)
     splits: set[str] = set()
-    is_empty, unreadable = True, ""
+    is_empty, unreadable = True, ""  # `unreadable` is the first folder that cannot be listed
     for ref in refs:
         if isinstance(ref, Skipped):
-            unreadable = unreadable or ref.name * (ref.reason == UNREADABLE_FOLDER)
+            unreadable = unreadable or ref.name * (ref.reason == folders.UNREADABLE_FOLDER)
             yield ref
             continue
         is_empty = False
@@ -303,12 +251,13 @@ def list_task(
             ref = ref._replace(source=task.source)
         label = _composed(ref.label)
         yield ref if label == ref.label else ref._replace(label=label)
+    # Splits of records are known from the manifest; a warning names splits that images bring.
     if task.kind != "shard":
-        yield from (Skipped(GIVEN_SPLIT, split) for split in sorted(splits))
+        yield from (Skipped(labels.GIVEN_SPLIT, split) for split in sorted(splits))
     if is_empty and unreadable and task.label is None:
         raise _nothing_readable(source, unreadable)
     if is_empty and task.label is not None and not unreadable:
-        yield Skipped(EMPTY_CLASS_FOLDER, "/".join(filter(None, (task.split, task.label))))
+        yield Skipped(labels.EMPTY_CLASS_FOLDER, "/".join(filter(None, (task.split, task.label))))
 
 
 def _composed(label: Label) -> Label:
@@ -320,23 +269,22 @@ def _composed(label: Label) -> Label:
 def _image_refs(task: ListingTask, source: InputOptions) -> Iterator[ImageRef | Skipped]:
     regex = re.compile(composed(source.label_regex)) if source.label_regex else None
     root = input_root(source)
-    prefix = len(root.rstrip("/")) + 1  # keys are the path below the root
-    files = files_matching if task.kind == "glob" else files_below
+    prefix = len(root.rstrip("/")) + 1  # a key is the path below the root
+    files = folders.files_matching if task.kind == "glob" else folders.files_below
     for path, size_bytes, mtime_ns in files(task.path, path_filter(source)):
         below = path[prefix:]
         if isinstance(size_bytes, Skipped):
             yield size_bytes
         elif not below.lower().endswith(source.extensions):
-            yield from no_image(below)
+            yield from labels.no_image(below)
         else:
             key, name = key_of(below), key_of(below.rpartition("/")[2])
             if task.label is None:
-                label, split, group = labels_by_name(source, regex, name, key)
+                label, split, group = labels.labels_by_name(source, regex, name, key)
             else:
-                label, split, group = cut_label(task.label, source), task.split, None
+                label, split, group = labels.cut_label(task.label, source), task.split, None
             yield ImageRef(key, path, label, split, group, size_bytes, mtime_ns)
 
 
 def path_filter(source: InputOptions) -> PathFilter:
-    """What decides which files and folders of an input are passed over."""
     return PathFilter(input_root(source), source.exclude_glob)

@@ -1,4 +1,4 @@
-"""The records of finished datasets as references, from the index of each shard."""
+"""Lists the records of finished datasets as references, from the index of each shard."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from beam_pipeline.images.member import RECORD
+from beam_pipeline.inputs.layout import wrong_input
 from beam_pipeline.options import CopiedInput
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
-from imageshards.errors import UserError
 from imageshards.index import index_schema, read_shard_index
 from imageshards.manifest import NONE, ONE, SEVERAL, Shard, load_manifest
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
@@ -19,38 +19,32 @@ _INDEX_COLUMNS = ("key", "offset", "num_bytes", "source_bytes", "class_name")
 
 
 def shards_to_list(source: CopiedInput) -> Iterator[tuple[str, str | None, Shard]]:
-    """(path, split that its records keep, entry of the manifest) of every shard of a dataset.
+    """Yields (path, split that its records keep, entry of the manifest) of each shard of a dataset.
 
-    Raises:
-        UserError: There is none, or it is another one than when the build began.
+    Raises `UserError` if the dataset is missing, or was replaced after the build began.
     """
     manifest = load_manifest(source.input, "input")
     if source.fingerprint and manifest.fingerprint != source.fingerprint:
-        raise UserError(
-            argument="input",
-            received=f"{source.input!r}, which was replaced while this build read it",
-            remedy="run the same command again",
-        )
+        problem = "which was replaced while this build read it"
+        raise wrong_input(source.input, problem, remedy="run the same command again")
     for split, entry in manifest.shards():
         path = storage.join(source.input, entry.file)
         yield path, split if source.keeps_splits else None, entry
 
 
 def list_records(
-    path: str,
-    split: str | None,
-    entry: Shard,
-    labels: tuple[str, str] = (ONE, ONE),
+    path: str, split: str | None, entry: Shard, labels: tuple[str, str] = (ONE, ONE)
 ) -> Iterator[ImageRef]:
-    """References to the records of a shard, in their order, from its index.
+    """Yields references to the records of a shard, in their order, from the index.
 
     Args:
-        path, entry: The shard, and its entry of the manifest.
-        split: What its records keep; None for those that are drawn anew.
-        labels: How many the records have, and how many they are to have.
+        path: The shard.
+        split: The split that its records keep; None if splits are drawn again.
+        entry: The entry of the shard in the manifest.
+        labels: How many labels the records have, and how many they are going to have.
 
     Raises:
-        UserError: There is no index, or it or the shard is not what the manifest says.
+        UserError: The index is missing, or the index or the shard does not match the manifest.
     """
     has, wanted = labels
     schema = index_schema({}, has)
@@ -62,6 +56,7 @@ def list_records(
         found.append([None] * len(table))
     elif wanted == SEVERAL:
         found[-1] = [(name,) if has == ONE else tuple(name) for name in found[-1]]
+    # In place of a time: a resumed build must not mix two versions of a shard.
     version = int(entry.sha256[:15], 16)
     for key, offset, num_bytes, source_bytes, label in zip(*found, strict=True):
         size_bytes = num_bytes - HEADER_BYTES - FOOTER_BYTES

@@ -1,4 +1,4 @@
-"""Which of the listed images a build takes, and as what: --exclude, --class_map."""
+"""Leaves images out of a build and renames classes: --exclude, --exclude_glob, --class_map."""
 
 from __future__ import annotations
 
@@ -20,44 +20,35 @@ from imageshards.index import read_index
 from imageshards.manifest import MANIFEST_NAME, load_manifest
 from imageshards.text import about_look_alikes, class_sort_key, counted
 
-# The reason for which listed images are left out.
+# Reason of images that --exclude leaves out.
 EXCLUDED = "excluded"
-# The keys of --exclude, in the staging folder.
+# File with the keys of --exclude, in the staging folder.
 _EXCLUDED_NAME = "excluded.keys"
 
 
 class KeysFile(NamedTuple):
-    """The keys that `given` names, in a file that every worker sees: there may be too many for a
-    graph.
-    """
+    """Value of --exclude, and the path of a file with its keys, which every worker can read."""
 
     given: str
     path: str
 
     def keys(self) -> frozenset[str]:
-        """The keys, read from the file."""
+        """Reads the keys from the file."""
         return frozenset(json.loads(storage.read(self.path)))
 
 
 def share_keys(given: str, folder: str) -> KeysFile:
-    """Writes the keys that a file names, as for `read_keys`, to the folder of the unfinished build.
-
-    Raises:
-        UserError: As `read_keys`.
-    """
+    """Writes the keys that `read_keys` reads to the folder of the unfinished build."""
+    # There may be too many keys for a graph, so workers read them from a file.
     path = storage.join(folder, _EXCLUDED_NAME)
     storage.write(path, json.dumps(read_keys(given)))
     return KeysFile(given, path)
 
 
 def read_keys(path: str) -> list[str]:
-    """The keys that a file names, sorted, each once.
+    """Returns the sorted keys in a text file with a key on each line, or of a dataset.
 
-    Args:
-        path: A text file with a key on each line, or a dataset.
-
-    Raises:
-        UserError: It cannot be read, or names no key.
+    Raises `UserError` if the file cannot be read, or names no key.
     """
     try:
         if storage.exists(storage.join(path, MANIFEST_NAME)):
@@ -66,31 +57,26 @@ def read_keys(path: str) -> list[str]:
             keys = index["key"].to_pylist()
         else:
             text = storage.read(path).decode("utf-8-sig")
-            # Not splitlines(): a key may hold U+2028 and other ends of lines.
+            # `splitlines()` would cut keys that contain U+2028 or a similar character.
             keys = [line for line in (e.rstrip("\r") for e in text.split("\n")) if line.strip()]
     except (OSError, UnicodeDecodeError) as e:
         reason = getattr(e, "strerror", None) or str(e)
-        raise UserError(
-            argument="exclude",
-            received=f"{path!r}, which cannot be read ({reason})",
-            expected="a text file with a key on each line, or a dataset",
-        ) from e
+        received = f"{path!r}, which cannot be read ({reason})"
+        expected = "a text file with a key on each line, or a dataset"
+        raise UserError(argument="exclude", received=received, expected=expected) from e
     if not keys:
-        raise UserError(
-            argument="exclude",
-            received=f"{path!r}, which names no key",
-            expected="a key on each line",
-        )
+        received = f"{path!r}, which names no key"
+        raise UserError(argument="exclude", received=received, expected="a key on each line")
     return sorted(set(keys))
 
 
 class Selected(NamedTuple):
-    """What `SelectImages` returns.
+    """Collections that `SelectImages` returns.
 
     Attributes:
         batches: `RefBatch`es of the images that are taken.
-        skipped: Dicts to be added up: reason → images that are not.
-        checked: Collections that are complete when every key and class asked for was found.
+        skipped: Dicts to be added up: reason → images that are left out.
+        checked: Collections that are complete when every key and class of the options was found.
     """
 
     batches: beam.PCollection[RefBatch]
@@ -99,23 +85,21 @@ class Selected(NamedTuple):
 
 
 class SelectImages(beam.PTransform):
-    """`RefBatch`es → those of a build: some left out, classes renamed.
+    """Transform that leaves images out and renames classes.
 
         selected = listed.batches | SelectImages(class_map={"kitten": "cat"})
         selected.batches | AssignSplits(options)
 
     Args:
         excluded: Keys of images that are left out; None for none.
-        class_map: Class → the class that its images are of instead.
+        class_map: Class → new class of its images.
 
     Raises:
-        UserError: While running: no image has one of the keys, or no class one of the names.
+        UserError: While running: no image has a given key, or no class has a given name.
     """
 
     def __init__(
-        self,
-        excluded: KeysFile | None = None,
-        class_map: Mapping[str, str] | None = None,
+        self, excluded: KeysFile | None = None, class_map: Mapping[str, str] | None = None
     ):
         super().__init__()
         self._excluded = excluded
@@ -123,22 +107,24 @@ class SelectImages(beam.PTransform):
 
     def expand(self, batches: beam.PCollection[RefBatch]) -> Selected:
         skipped, checked = [], []
+        stores = StoreConfig.of_pipeline(batches)
         if self._class_map:
+            # The check must see the labels of all images before they are renamed.
             checked.append(
                 batches
                 | "ListedLabels"
                 >> beam.FlatMap(lambda b: {name for ref in b.refs for name in names_of(ref.label)})
                 | "AllLabels"
                 >> beam.CombineGlobally(beam.combiners.ToSetCombineFn()).without_defaults()
-                | "CheckClassMap" >> beam.Map(check_class_map, self._class_map)
+                | "CheckClassMap" >> beam.Map(stores.step(check_class_map), self._class_map)
             )
             batches = batches | "RenameClasses" >> beam.Map(rename_classes, self._class_map)
         if self._excluded is not None:
-            stores = StoreConfig.of_pipeline(batches)
             exclude = beam.ParDo(_ExcludeFn(self._excluded, stores))
             split = batches | "Exclude" >> exclude.with_outputs("skipped", "found", main="batches")
             batches = split.batches
             skipped.append(split.skipped)
+            # With a default for empty collections: the check must run even if no key was found.
             checked.append(
                 split.found
                 | "FoundKeys" >> beam.CombineGlobally(beam.combiners.ToSetCombineFn())
@@ -148,7 +134,7 @@ class SelectImages(beam.PTransform):
 
 
 def rename_classes(batch: RefBatch, class_map: Mapping[str, str]) -> RefBatch:
-    """The images of a batch with the classes that they are of now."""
+    """Returns a batch with the new classes of its images."""
 
     def renamed(label: Label) -> Label:
         if isinstance(label, str):
@@ -159,31 +145,26 @@ def rename_classes(batch: RefBatch, class_map: Mapping[str, str]) -> RefBatch:
 
 
 def check_class_map(labels: Iterable[str], class_map: Mapping[str, str]) -> str:
-    """Refuses to rename a class that there is not.
-
-    Raises:
-        UserError: Names the first of them and those that have similar names.
-    """
+    """Raises `UserError` with similar names if a class to rename does not exist."""
     classes = sorted(labels, key=class_sort_key)
     unknown = [name for name in class_map if name not in classes]
     if unknown:
         near = difflib.get_close_matches(unknown[0], classes, n=3) or classes[:5]
         more = ", …" if len(near) < len(classes) else ""
         alike = about_look_alikes(unknown[0], classes)
-        raise UserError(
-            argument="class_map",
-            received=f"the class {unknown[0]!r}{alike}, which no " + Arg("input") + " has",
-            expected=f"one of {', '.join(map(repr, near))}{more}",
-        )
+        received = f"the class {unknown[0]!r}{alike}, which no " + Arg("input") + " has"
+        expected = f"one of {', '.join(map(repr, near))}{more}"
+        raise UserError(argument="class_map", received=received, expected=expected)
     return "checked"
 
 
 class _ExcludeFn(beam.DoFn):
-    """RefBatch → the images that are left; tagged `skipped`: counts, `found`: keys left out."""
+    """Function that splits a `RefBatch` into kept images, counts and keys of images left out."""
 
     def __init__(self, excluded: KeysFile, stores: StoreConfig):
         self._read = stores.step(excluded.keys)
-        self._shared = Shared()  # one set of keys for all threads of a worker
+        # All threads of a worker share one set of keys, as there may be many.
+        self._shared = Shared()
 
     def setup(self) -> None:
         self._keys = self._shared.acquire(self._read)
@@ -199,44 +180,34 @@ class _ExcludeFn(beam.DoFn):
 
 
 def check_globs(found: Iterable[str], globs: Iterable[str]) -> str:
-    """Refuses a glob that leaves nothing out.
+    """Raises `UserError` if a glob of --exclude_glob leaves nothing out.
 
-    Args:
-        found: What `ListImages` passed over: `reason: name` of each.
-        globs: Those of --exclude_glob.
-
-    Raises:
-        UserError: Names the first glob that matches no path.
+    `found` are the texts of all `Skipped`s of `ListImages`.
     """
     absent = [glob for glob in globs if str(Skipped(EXCLUDED_BY_GLOB, glob)) not in found]
     if absent:
+        received = f"{absent[0]!r}, which matches no file and no folder of " + Arg("input")
+        expected = "a glob without a slash such as '*_small.jpg', or one of the path below "
         raise UserError(
             argument="exclude_glob",
-            received=f"{absent[0]!r}, which matches no file and no folder of "
-            + Arg("input")
-            + " that the other globs leave",
-            expected="a glob without a slash such as '*_small.jpg', or one of the path below "
-            + Arg("input")
-            + " such as 'cat/old'",
+            received=received + " that the other globs leave",
+            expected=expected + Arg("input") + " such as 'cat/old'",
             remedy="fix or remove it",
         )
     return "checked"
 
 
 def check_excluded(found: set[str], excluded: KeysFile) -> str:
-    """Refuses to leave out what is not there.
-
-    Raises:
-        UserError: Names the first key that no input has, and how many there are.
-    """
+    """Raises `UserError` if a key to exclude was not found."""
     keys = excluded.keys()
     if absent := keys - found:
+        count = f"{len(absent):,} of {counted(len(keys), 'key')}"
+        received = f"{excluded.given!r} with {count} that no " + Arg("input") + " has, "
+        expected = "paths of images below the input's folder, or keys of the image table"
         raise UserError(
             argument="exclude",
-            received=f"{excluded.given!r} with {len(absent):,} of {counted(len(keys), 'key')} that "
-            "no " + Arg("input") + f" has, {min(absent)!r} among them",
-            expected="keys as image/filename has them (paths below the input's folder, or keys of "
-            "the image table)",
+            received=received + f"{min(absent)!r} among them",
+            expected=expected,
             remedy="fix or remove them",
         )
     return "checked"

@@ -1,4 +1,4 @@
-"""Plain files for the contents of compressed archives and Parquet files, which have no ranges.
+"""Unpacks compressed archives and Parquet files into plain files, which can be read by ranges.
 
 Spooled files are in the folder of the unfinished dataset (`.staging/spool/`) and are deleted with
 that folder. The name of a spooled file is a hash of the path, size and time of its source. So a
@@ -19,12 +19,13 @@ import zlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from beam_pipeline.inputs.layout import wrong_input
 from imageshards import storage
-from imageshards.errors import Arg, UserError
+from imageshards.errors import Arg
 from imageshards.storage.base import RANGE_BYTES, Stat
 
 SPOOL_NAME = "spool"
-# A disk is not filled to its last byte.
+# Free space that spooled files leave on a disk.
 _LEFT_FREE_BYTES = 256 << 20
 
 _OPENERS: dict[tuple[str, ...], Callable[..., Any]] = {
@@ -36,33 +37,25 @@ DECOMPRESSION_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
 def decompressed(path: str) -> Callable[..., Any] | None:
-    """Returns the function that opens a compressed tar as a stream; None if a file is not one."""
+    """Returns the function that opens a compressed tar as a stream; else None."""
     return next((o for ends, o in _OPENERS.items() if path.lower().endswith(ends)), None)
 
 
 def spooled_path(folder: str, source: Stat, part: str = "") -> str:
-    """Returns where the contents of a file, or of a part of it, are spooled.
-
-    Raises:
-        UserError: No folder was given.
-    """
+    """Returns the path for the spooled contents of a file, or of a part of the file."""
     if not folder:
-        raise UserError(
-            argument="input",
-            received=f"{source.path!r}, which cannot be read by ranges",
-            expected="a folder to unpack it in",
-            remedy="give ListImages one by spool",
-        )
+        problem = "which cannot be read by ranges"
+        remedy = "give ListImages one by spool"
+        raise wrong_input(source.path, problem, "a folder to unpack it in", remedy)
     said = repr((source.path, source.size_bytes, source.mtime_ns, source.version, part))
     digest = hashlib.sha256(said.encode("utf-8", "backslashreplace"))
     return storage.join(folder, digest.hexdigest()[:32])
 
 
 def spool_tar(source: Stat, folder: str) -> str:
-    """Writes a compressed tar as a plain one, unless that is there; returns its path.
+    """Writes a compressed tar as a plain file, unless that file exists; returns its path.
 
-    Raises:
-        UserError: The archive is damaged, or the disk is full.
+    Raises `UserError` if the archive is damaged or the disk is full.
     """
     path = spooled_path(folder, source) + ".tar"
     opener = decompressed(source.path)
@@ -75,48 +68,39 @@ def spool_tar(source: Stat, folder: str) -> str:
                     check_space(folder, len(data), source.path)
                     target.write(data)
         except DECOMPRESSION_ERRORS as e:
-            raise UserError(
-                argument="input",
-                received=f"{source.path!r}, which cannot be unpacked to its end ({e})",
-                expected="a whole archive",
-                remedy="fetch or pack it again",
-            ) from e
+            problem = f"which cannot be unpacked to its end ({e})"
+            remedy = "fetch or pack it again"
+            raise wrong_input(source.path, problem, "a whole archive", remedy) from e
     return path
 
 
 def check_space(folder: str, num_bytes: int, path: str) -> None:
-    """Refuses to spool what the disk has no room for.
-
-    Raises:
-        UserError: There is too little room.
-    """
+    """Raises `UserError` if a disk has too little space for more spooled bytes."""
+    # Files of a store are written to a temporary local file first.
     place = os.path.abspath(folder) if storage.is_local(folder) else tempfile.gettempdir()
     while not os.path.exists(place):
         place = os.path.dirname(place)
     free = shutil.disk_usage(place).free
     if num_bytes + _LEFT_FREE_BYTES > free:
-        raise UserError(
-            argument="input",
-            received=f"{path!r}, which is unpacked into {folder!r}, where {free / 1e9:.1f} GB are "
-            "free",
-            expected=f"at least {(num_bytes + _LEFT_FREE_BYTES) / 1e9:.1f} GB",
-            remedy="make room, choose another "
-            + Arg("output")
-            + ", or pack the images without compression",
+        problem = f"which is unpacked into {folder!r}, where {free / 1e9:.1f} GB are free"
+        expected = f"at least {(num_bytes + _LEFT_FREE_BYTES) / 1e9:.1f} GB"
+        remedy = "free some space, choose another " + Arg("output")
+        raise wrong_input(
+            path, problem, expected, remedy + ", or pack the images without compression"
         )
 
 
 def announce(sources: Iterable[Stat], folder: str) -> None:
-    """Prints which files are going to be spooled, and checks the room for at least their size.
+    """Prints which files are going to be spooled.
 
-    Raises:
-        UserError: There is too little room.
+    Raises `UserError` if the disk has too little space for at least their compressed size.
     """
     files = list(sources)
     if not files:
         return
     total = sum(file.size_bytes for file in files)
     more = f" and {len(files) - 1:,} more" if len(files) > 1 else ""
+    # A resumed build finds some files spooled already. Sizes after unpacking are unknown.
     there = sum(file.size_bytes for file in storage.files_below(folder))
     check_space(folder, max(0, total - there), files[0].path)
     print(

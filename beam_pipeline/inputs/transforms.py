@@ -1,4 +1,4 @@
-"""Lists an input inside the pipeline, piece by piece, as batches of references."""
+"""Lists an input inside the pipeline, in parallel tasks, as batches of references."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from imageshards.storage.concurrency import available_cores
 
 BATCH_SIZE = 1000
 
-# Folders of a store that are listed at once, and tasks that are one element.
+# Folders of a store that are listed at the same time, and tasks in one element.
 _TASKS_AT_ONCE = 16
 _TASKS_TOGETHER = 64
 
 _T = TypeVar("_T")
 _Inputs = tuple[tuple[InputOptions, TableSchema | None], ...]
-# Input, key, URI and size of an image: `RefuseDuplicateKeys` refuses another one of its key.
+# Input, key, URI and size of an image. Rows with boxes are grouped by all four, so different images
+# with one key stay apart and `RefuseDuplicateKeys` finds them.
 _Image = tuple[int, str, str, int]
-# The reference of a row, and where the row stands: file, first row group of the part, number.
+# Position of a row (file, first row group of the part, number), and its reference.
 _Row = tuple[tuple[str, int, int], ImageRef]
 
 
 class Listed(NamedTuple):
-    """What `ListImages` returns.
+    """Collections that `ListImages` returns.
 
     Attributes:
-        batches: `RefBatch`es of images, in no order; a reference has a split only where the input
-            gives it one.
-        skipped: Dicts to be added up: reason → files that were passed over. `reason: name` has what
-            a person is to hear of: class folders without an image, finished datasets.
+        batches: `RefBatch`es in no order. A reference has a split only if the input gives it.
+        skipped: Dicts to be added up: reason → files that were passed over. Keys `reason: name` are
+            for warnings: class folders without an image, finished datasets.
     """
 
     batches: beam.PCollection[RefBatch]
@@ -53,7 +53,7 @@ class Listed(NamedTuple):
 
 
 class ListImages(beam.PTransform):
-    """An input → `RefBatch`es; listed by the workers, so that no name is part of the graph.
+    """Transform from an input to `RefBatch`es, listed by the workers.
 
         listed = pipeline | ListImages(InputOptions("photos/"))
         listed.batches | beam.Map(len)  # images of each batch
@@ -61,15 +61,13 @@ class ListImages(beam.PTransform):
 
     Args:
         source: Folder, glob or image table, and how a label is found.
-        schema: The columns of an image table, where the caller has read them; default:
-            `schema_of(source)`.
-        more: Other inputs, and the columns of those that are tables.
-        spool: Folder that all workers see, for what cannot be read by ranges: compressed tars, and
-            Parquet files with pictures.
+        schema: The columns of an image table; default: `schema_of(source)`.
+        more: More inputs, each with the columns of an image table or None.
+        spool: Folder that all workers see, to unpack compressed tars and Parquet files.
 
     Raises:
-        UserError: The table cannot be read, or a flag does not fit the input; while running:
-            the input is not there, or a file name or row has no label.
+        UserError: The table cannot be read, or a flag does not fit the input. While running: the
+            input does not exist, or a file name or row has no label.
     """
 
     def __init__(
@@ -93,6 +91,7 @@ class ListImages(beam.PTransform):
             | "Input" >> beam.Impulse()
             | "ListingTasks"
             >> beam.FlatMap(lambda _: stores.step(tasks_of_all)(inputs))  # ListingTask
+            # Without a shuffle, Beam would fuse the steps and one worker would list everything.
             | "Spread" >> beam.Reshuffle()
             | "Some" >> beam.BatchElements(_TASKS_TOGETHER, _TASKS_TOGETHER)  # [ListingTask]
             | "ListTasks"
@@ -100,7 +99,7 @@ class ListImages(beam.PTransform):
             .with_output_types(RefBatch, skipped=dict[str, int], boxes=tuple[_Image, _Row])
             .with_outputs("skipped", "boxes", main="batches")
         )
-        # A CSV file or a flat folder is listed by one task; spread its references over all workers.
+        # One task lists a CSV file or a flat folder, so its references are spread over all workers.
         batches = listed.batches | "SpreadBatches" >> beam.Reshuffle()
         if any(schema and schema.box_a_row for _, schema in inputs):
             images = (
@@ -114,40 +113,41 @@ class ListImages(beam.PTransform):
 
 
 class BatchRefs(beam.PTransform):
-    """`ImageRef`s of your own → `RefBatch`es, as `AssignSplits` and what follows it take them.
+    """Transform from your own `ImageRef`s to `RefBatch`es, as `AssignSplits` takes them.
 
         batches = pipeline | beam.Create([ImageRef("1", "gs://b/1.jpg", "cat"), …]) | BatchRefs()
 
-    Keys must be unique, and all of the global window.
+    Keys must be unique, and all references must be in the global window.
     """
 
     def expand(self, refs: beam.PCollection[ImageRef]) -> beam.PCollection[RefBatch]:
         return (
             refs
-            | "Batch" >> beam.BatchElements(BATCH_SIZE, BATCH_SIZE)  # of a bundle
+            | "Batch" >> beam.BatchElements(BATCH_SIZE, BATCH_SIZE)  # [ImageRef]
             | "RefBatch" >> beam.Map(RefBatch).with_output_types(RefBatch)
         )
 
 
 def tasks_of_all(inputs: _Inputs) -> Iterator[ListingTask]:
-    """The tasks that together list several inputs."""
+    """Yields the tasks that together list several inputs."""
     for number, (source, _) in enumerate(inputs):
-        tasks = listing_tasks(source)
-        yield from (dataclasses.replace(t, source=number) for t in tasks) if number else tasks
+        for task in listing_tasks(source):
+            yield dataclasses.replace(task, source=number)
 
 
 def list_tasks(tasks: Sequence[ListingTask], inputs: _Inputs, spool: str = "") -> Iterator[Any]:
-    """ListingTasks → `RefBatch`es; tagged `skipped`: {reason: files}.
+    """Yields `RefBatch`es, {reason: files} tagged `skipped`, and rows with boxes tagged `boxes`.
 
-    A store gives a thousand names per request, so several of its folders are listed at once, each
-    no further than one batch ahead. What small folders hold travels together.
+    A store lists a thousand names per request, so several of its folders are listed at the same
+    time, each no further than one batch ahead.
     """
-    # Parts of tables are read in turn, as each may need much memory; a disk answers at once. To
-    # spool a file keeps a core busy.
+    # Parts of tables are read in turn, as each may need much memory, and so are local folders, as a
+    # disk answers immediately. Spooling a file keeps a core busy.
     in_turn = any(is_local(task.path) or task.kind == "table" for task in tasks)
     at_once = 1 if in_turn else _TASKS_AT_ONCE
     if all(_is_spooled(task, inputs) for task in tasks):
         at_once = available_cores()
+    # Small folders share a batch.
     held: list[ImageRef] = []
     listed = (_list(task, inputs, spool) for task in tasks)
     for each in interleave(listed, at_once):
@@ -178,6 +178,8 @@ def _list(task: ListingTask, inputs: _Inputs, spool: str) -> Iterator[Any]:
         if isinstance(found, Skipped):
             skipped[str(found)] += 1
             continue
+        # The boxes of an image may be in several files, so rows are grouped before they are
+        # batched.
         if has_boxes:
             image = found.source, found.key, found.uri, found.size_bytes
             yield beam.pvalue.TaggedOutput("boxes", (image, ((task.path, begin, number), found)))
@@ -193,7 +195,7 @@ def _list(task: ListingTask, inputs: _Inputs, spool: str) -> Iterator[Any]:
 
 
 def _one_image(found: tuple[_Image, Iterable[_Row]], inputs: _Inputs) -> ImageRef:
-    """The reference of an image, whose boxes are in the order of the files and their rows."""
+    """Returns the reference of an image, with boxes in the order of files and rows."""
     refs = [ref for _, ref in sorted(found[1], key=operator.itemgetter(0))]
     schema = inputs[refs[0].source][1]
     note_activity("listing", 1, "image")
@@ -201,13 +203,11 @@ def _one_image(found: tuple[_Image, Iterable[_Row]], inputs: _Inputs) -> ImageRe
 
 
 def interleave(sources: Iterable[Iterator[_T]], at_once: int) -> Iterator[_T]:
-    """The elements of several iterators in rounds, each of which is fetched in threads.
-
-    So many are read side by side, and so many elements held; the next is begun when one has ended.
-    """
+    """Yields the elements of iterators in rounds, fetched by `at_once` threads."""
     end: Any = object()
     left = iter(sources)
     active: list[Iterator[_T]] = []
+    # A new iterator takes the place of each that has ended.
     while active := [*active, *itertools.islice(left, at_once - len(active))]:
         found = list(map_concurrently(lambda source: next(source, end), active, at_once))
         yield from (each for each in found if each is not end)

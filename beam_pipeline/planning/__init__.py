@@ -1,5 +1,5 @@
-"""References to images, and the plan: which split, which shard, in which order.
+"""References to images, and the plan: the split, the shard and the position of each image.
 
-`refs`, `classes` and `plan` are arithmetic and load neither Beam nor
-TensorFlow; `transforms` wires it for Beam.
+`refs`, `classes` and `plan` are arithmetic and load neither Beam nor TensorFlow. `transforms` wires
+them for Beam.
 """

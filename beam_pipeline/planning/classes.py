@@ -1,4 +1,4 @@
-"""Labels and class ids: which labels are accepted, and in which order classes are numbered."""
+"""Checks labels and numbers the classes."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from imageshards.text import about_look_alikes, class_sort_key
 
 
 class ClassOrder(NamedTuple):
-    """What decides the ids of classes.
+    """Order of the classes, which decides their ids.
 
     Attributes:
-        class_names: Given order, taken as it is: classes without an image keep their id.
-        pinned: Order of the dataset being rebuilt; new labels follow, sorted by
-            `class_sort_key`, so no old class is renumbered.
+        class_names: Names in the order that the user gave. Classes without an image keep their id.
+        pinned: Names in the order of the dataset that is being rebuilt. New labels follow, sorted
+            by `class_sort_key`, so that no old class gets a new id.
     """
 
     class_names: tuple[str, ...] | None = None
     pinned: tuple[str, ...] = ()
 
     def names(self, labels: Iterable[str]) -> list[str]:
-        """Class names by id, for the distinct labels of the data, checked by `distinct_labels`."""
+        """Returns the class names by id, for labels that `distinct_labels` has checked."""
         if self.class_names is not None:
             return list(self.class_names)
         new = set(labels).difference(self.pinned)
@@ -32,20 +32,19 @@ class ClassOrder(NamedTuple):
 
 
 def distinct_labels(batch: RefBatch, class_names: Sequence[str] | None) -> set[str]:
-    """The labels of a batch, each checked once.
+    """Returns the labels of a batch, after checking each once.
 
     Raises:
-        UserError: A label that is blank, has a line break, is no text or is not one of
-            `class_names`; names the label and the key of an image.
+        UserError: A label is blank, has a line break, is no valid text or is missing in
+            `class_names`. The message names the label and the key of an image.
     """
+    # Reversed, so that the error names the first image with the label.
     keys = {name: ref.key for ref in reversed(batch.refs) for name in names_of(ref.label)}
     for label, key in sorted(keys.items()):
         if not label.strip() or {"\n", "\r"} & set(label) or not is_text(label):
-            raise UserError(
-                f"the label {label!r} of {key!r} cannot name a class",
-                expected="text on one line that is not blank",
-                remedy="rename it",
-            )
+            problem = f"the label {label!r} of {key!r} cannot name a class"
+            expected = "text on one line that is not blank"
+            raise UserError(problem, expected=expected, remedy="rename it")
         if class_names is not None and label not in class_names:
             known = ", ".join(repr(name) for name in class_names[:5])
             more = ", …" if len(class_names) > 5 else ""
@@ -60,12 +59,13 @@ def distinct_labels(batch: RefBatch, class_names: Sequence[str] | None) -> set[s
 
 
 def label_kind(label: Label) -> str:
-    """`ONE`, `NONE` or `SEVERAL`: how many labels images have of which this is one's."""
+    """Returns how many labels an image with this label has: `ONE`, `NONE` or `SEVERAL`."""
     return ONE if isinstance(label, str) else NONE if label is None else SEVERAL
 
 
 def is_text(text: str) -> bool:
-    """Whether it can be written: a lone surrogate, from JSON or bytes that are no UTF-8, cannot."""
+    """Returns whether a text can be written as UTF-8."""
+    # JSON, and bytes that are no UTF-8, bring lone surrogates, which UTF-8 cannot encode.
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""What is wrong with the path of an image that is not there, in words that say how to mend it."""
+"""Counts images that were missing when they were listed, and explains why a path was not found."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ HOW_PATHS_ARE_READ = (
     "paths in an image table are relative to the folder of the table's file: fix the paths, or "
     "move the table"
 )
-
-
-_OF_WINDOWS = re.compile(r"[A-Za-z]:(\\|$)")
+_WINDOWS_DRIVE = re.compile(r"[A-Za-z]:(\\|$)")
 
 
 class Missing(NamedTuple):
-    """How many images were missing when they were listed, and the first place of one."""
+    """Number of images that were missing when they were listed, and the path of the first."""
 
     num_images: int = 0
     first: str = ""
@@ -34,7 +32,7 @@ def missing_of(refs: Iterable[ImageRef]) -> Missing:
 
 
 def add_missing(found: Iterable[Missing]) -> Missing:
-    """The sum of some counts."""
+    """Returns the sum of several counts, with the smallest path."""
     some = [each for each in found if each.num_images]
     return Missing(
         sum(each.num_images for each in some), min((each.first for each in some), default="")
@@ -42,28 +40,21 @@ def add_missing(found: Iterable[Missing]) -> Missing:
 
 
 def check_some_exist(num_images: int, missing: Missing) -> None:
-    """Ends a build whose paths are all wrong before it begins its work.
-
-    Raises:
-        UserError: All images are missing.
-    """
+    """Raises `UserError` if all images are missing, before a build begins its work."""
     if num_images and missing.num_images == num_images:
-        raise UserError(
-            argument="input",
-            received=f"{counted(num_images, 'image')}, and none of them was found, such as "
-            f"{why_missing(missing.first)}",
-            remedy=HOW_PATHS_ARE_READ,
-        )
+        received = f"{counted(num_images, 'image')}, and none of them was found, such as "
+        received += why_missing(missing.first)
+        raise UserError(argument="input", received=received, remedy=HOW_PATHS_ARE_READ)
 
 
 def why_missing(uri: str) -> str:
-    """Returns a place that is not there, and of a path of this machine where it ceases to exist."""
+    """Returns the path for an error; for a local path also the first part that does not exist."""
     if not is_local(uri):
         return repr(uri)
     folder = os.path.dirname(uri)
     while not os.path.isdir(folder) and folder != os.path.dirname(folder):
         folder = os.path.dirname(folder)
     first, *behind = os.path.relpath(uri, folder).split("/")
-    if _OF_WINDOWS.match(first):
+    if _WINDOWS_DRIVE.match(first):
         return f"{uri!r} ({first!r} is an absolute path of Windows: write it relative to the table)"
     return f"{uri!r} (the folder {folder!r} has no {'folder ' if behind else ''}{first!r})"

@@ -1,9 +1,10 @@
-"""Which split, which rank, which shard: pure arithmetic on keys and counts.
+"""Assigns images to splits, ranks and shards, by arithmetic on keys and counts.
 
-Nothing here reads a file, and neither Beam nor TensorFlow is imported. Images of a split are
-ranked by (class, salted hash of the key), and shard = rank mod number of shards: so every shard
-holds the same number of records ±1, and of each class ±1. Images with several labels, or none, are
-ranked by the hash alone. Inside a shard records are ordered by another hash.
+This module reads no file and imports neither Beam nor TensorFlow. The images of a split are ranked
+by class and by a salted hash of their keys. The shard of an image is its rank modulo the number of
+shards. So the shards of a split differ by at most one record, and by at most one record of each
+class. Images with several labels, or without a label, are ranked by the hash alone. A second hash
+orders the records in a shard.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import bisect
 import collections
 import dataclasses
 import functools
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 
 from beam_pipeline.options import MAX_SHARDS, PlanOptions, is_split_name
@@ -21,51 +23,48 @@ from imageshards.errors import Arg, UserError, install_advice
 from imageshards.manifest import NONE, ONE, SEVERAL
 from imageshards.text import counted
 
-# A class with more images than this, and than a shard has, is ranked in several buckets.
+# A class is ranked in several buckets if it has more images than this and than a shard.
 MIN_BUCKET_SIZE = 10_000
-# tf.train.Example and TFRecord framing around the encoded picture, roughly.
+# Rough size of a record without its encoded picture: tf.train.Example and TFRecord framing.
 RECORD_OVERHEAD_BYTES = 400
 
-# Shards of a split unless --num_shards says otherwise: enough that a reader can interleave 16
-# files and that processes write side by side, as long as each still holds this many records.
+# Without --num_shards, a split gets at least MIN_SHARDS shards, so that a reader can interleave 16
+# files and processes write in parallel. A small split gets fewer, to fill each shard.
 MIN_SHARDS = 16
 MIN_RECORDS_PER_SHARD = 32
 
 SplitClass = tuple[str, int]
-# Where images have several labels, or none, all of a split are ranked as if they were of one class.
+# Images with several labels, or none, are ranked as if their split had a single class of this id.
 WHOLE_SPLIT = 0
 
 
 class SplitAssigner:
-    """Draws a split by the hash of a key or group: more images never move an old one."""
+    """Hash function from a key or group to a split. Added images never move an old image."""
 
     def __init__(self, splits: Mapping[str, float], salt: str):
         self._hash = KeyHasher(salt, SPLIT)
         self._names = list(splits)
-        self._bounds: list[float] = []
-        total = 0.0
-        for fraction in splits.values():
-            total += fraction
-            self._bounds.append(total)
+        self._bounds = list(itertools.accumulate(splits.values()))
 
     def __call__(self, key_or_group: str) -> str:
         point = int.from_bytes(self._hash(key_or_group)[:8], "big") / 2.0**64
-        index = bisect.bisect_right(self._bounds, point)  # of the first bound above the point
+        index = bisect.bisect_right(self._bounds, point)
+        # The sum of the fractions may be slightly below 1, and the point above that sum.
         return self._names[min(index, len(self._names) - 1)]
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardPlan:
-    """Which image goes to which shard, for all images: its size is splits x classes.
+    """Assignment of all images to shards; its size is splits times classes.
 
     Attributes:
         classes: Class names by id.
-        counts: (split, class id) → images that are ranked together; of images with several labels,
-            or none, the id is `WHOLE_SPLIT`.
+        counts: (split, class id) → images that are ranked together. The id is `WHOLE_SPLIT` where
+            images have several labels or none.
         num_shards: Split → shards.
-        first_ranks: (split, class id) → rank, within the split, of its first image.
+        first_ranks: (split, class id) → rank of its first image within the split.
         label: How many labels images have: `ONE`, `NONE` or `SEVERAL`.
-        counts_by_label: (split, label) → images that have it.
+        counts_by_label: (split, label) → images that have the label.
     """
 
     classes: tuple[str, ...]
@@ -89,7 +88,7 @@ class ShardPlan:
         return images
 
     def images_per_shard(self, split: str) -> tuple[int, int]:
-        """Images of the smallest and of the largest shard of a split."""
+        """Returns how many images the smallest and the largest shard of a split have."""
         images, shards = self.images[split], self.num_shards[split]
         return images // shards, -(-images // shards)
 
@@ -100,28 +99,27 @@ class ShardPlan:
 
     @functools.cached_property
     def bucket_sizes(self) -> dict[str, int]:
-        """Split → references that are ranked together, at most: about those of one shard.
-
-        So nothing that is grouped is larger than a unit of work, and there are never more
-        buckets than shards and classes, however many images they hold.
-        """
+        """Split → largest number of references that are ranked together."""
+        # No group is larger than a unit of work, and however many images there are, there are at
+        # most as many buckets as shards and classes.
         return {
             split: max(MIN_BUCKET_SIZE, self.images_per_shard(split)[1])
             for split in self.num_shards
         }
 
     def num_buckets(self, split: str, class_id: int) -> int:
-        """In how many buckets of hashes a class is ranked."""
+        """Returns in how many buckets of hashes a class is ranked."""
         return -(-self.counts[split, class_id] // self.bucket_sizes[split])
 
 
 def bucket_of(order_hash: bytes, num_buckets: int) -> int:
-    """Bucket of a hash: ranges, so that buckets in order are hashes in order."""
+    """Returns the bucket of a hash."""
+    # A bucket is a range of hashes, so the order of the buckets is the order of the hashes.
     return int.from_bytes(order_hash[:4], "big") * num_buckets >> 32
 
 
 def bucket_ranks(sizes: Mapping[tuple[str, int, int], int]) -> dict[tuple[str, int, int], int]:
-    """(split, class id, bucket) → rank, within the class, of the bucket's first image."""
+    """Returns (split, class id, bucket) → rank of the bucket's first image within the class."""
     ranks: dict[tuple[str, int, int], int] = {}
     totals = collections.Counter[tuple[str, int]]()
     for key in sorted(sizes):
@@ -136,16 +134,17 @@ def make_plan(
     mean_record_bytes: float,
     kinds: Mapping[tuple[str, str], int] | None = None,
 ) -> ShardPlan:
-    """Decides class ids, shards per split, and the shards of each class.
+    """Decides the class ids, the number of shards of each split, and the rank of each class.
 
     Args:
-        counts_by_label: (split, label) → images that have it.
+        counts_by_label: (split, label) → images that have the label.
+        options: Classes, and numbers or sizes of shards.
         mean_record_bytes: Mean size of a record, for the target size of shards.
-        kinds: (split, `label_kind`) → images; None where each has one label.
+        kinds: (split, `label_kind`) → images; None if each image has one label.
 
     Raises:
-        UserError: No image, one class only, an unknown split in --num_shards, or fewer images
-            than shards.
+        UserError: There is no image, only one class, an unknown split in --num_shards, or a split
+            with fewer images than shards.
     """
     if kinds is None:
         kinds = {(split, ONE): n for (split, _), n in counts_by_label.items()}
@@ -170,14 +169,13 @@ def make_plan(
 
 
 def _check_labels(labels: Collection[str], kinds: Collection[str], options: PlanOptions) -> str:
-    """How many labels each image has, as `label_kind` tells it; checks that a plan can be made."""
+    """Checks that images have classes to learn; returns how many labels each image has."""
     if not kinds:
+        names = "files below it whose names end as " + Arg("extensions")
         raise UserError(
             argument="input",
             received="no image",
-            expected="files below it whose names end as "
-            + Arg("extensions")
-            + " says (.jpg, .png and others)",
+            expected=names + " says (.jpg, .png and others)",
             remedy=f"convert raw pictures first; for HEIC, {install_advice('heif')}",
         )
     if len(kinds) > 1:
@@ -195,47 +193,40 @@ def _check_labels(labels: Collection[str], kinds: Collection[str], options: Plan
             remedy="name their column by " + Arg("label_column") + ", or say " + Arg("label", NONE),
         )
     if label == ONE and len(labels) == 1 and not options.allow_one_class:
-        raise UserError(
-            argument="input",
-            received=f"one class only, {min(labels)!r}",
-            expected="at least two (ROOT/<class>/*.jpg, or a "
-            + Arg("label_regex")
-            + " that captures the class)",
-            remedy="pass " + Arg("allow_one_class", True) + " if one class is meant",
-        )
+        received = f"one class only, {min(labels)!r}"
+        expected = "at least two (ROOT/<class>/*.jpg, or a " + Arg("label_regex")
+        expected += " that captures the class)"
+        remedy = "pass " + Arg("allow_one_class", True) + " if one class is meant"
+        raise UserError(argument="input", received=received, expected=expected, remedy=remedy)
     return label
 
 
 def _check_splits(splits: Sequence[str], num_shards: Mapping[str, int]) -> None:
     for split in splits:
         if not is_split_name(split):
-            raise UserError(
-                argument="input",
-                received=f"images of the split {split!r}",
-                expected="letters, digits and underscores, as the name becomes part of file names",
-                remedy="rename it",
-            )
+            received = f"images of the split {split!r}"
+            expected = "letters, digits and underscores, as the name becomes part of file names"
+            remedy = "rename it"
+            raise UserError(argument="input", received=received, expected=expected, remedy=remedy)
+    # `*` sets the number of all splits that --num_shards does not name.
     for split in sorted(set(num_shards) - {*splits, "*"}):
-        raise UserError(
-            argument="num_shards",
-            received=f"the split {split!r}",
-            expected=f"a split of this input, one of {', '.join(splits)}",
-        )
+        expected = f"a split of this input, one of {', '.join(splits)}"
+        raise UserError(argument="num_shards", received=f"the split {split!r}", expected=expected)
 
 
 def _shards_for(split: str, images: int, options: PlanOptions, mean_record_bytes: float) -> int:
     wanted = options.num_shards.get(split, options.num_shards.get("*"))
     if wanted is None:
+        # A split of fewer images than MIN_RECORDS_PER_SHARD still gets one shard.
         least = min(MIN_SHARDS, images // MIN_RECORDS_PER_SHARD)
         by_size = round(images * mean_record_bytes / (options.shard_mb * 1e6))
         wanted = min(images, max(1, by_size, least))
     if wanted > images:
-        raise UserError(
-            argument="num_shards",
-            received=f"{wanted} for split {split!r}, which has {counted(images, 'image')}",
-            expected="at most one shard per image",
-            remedy="ask for fewer shards or change " + Arg("splits"),
-        )
+        received = f"{wanted} for split {split!r}, which has {counted(images, 'image')}"
+        expected = "at most one shard per image"
+        remedy = "ask for fewer shards or change " + Arg("splits")
+        raise UserError(argument="num_shards", received=received, expected=expected, remedy=remedy)
+    # Only --shard_mb can ask for more than that: --num_shards was checked when it was parsed.
     if wanted > MAX_SHARDS:
         raise UserError(
             argument="shard_mb",

@@ -1,6 +1,4 @@
-"""References to images: what is listed, split, planned and shuffled, alone or as a shard;
-hashes of their keys.
-"""
+"""Defines references to images, the unit of work of a shard, and the hashes of keys."""
 
 from __future__ import annotations
 
@@ -15,50 +13,45 @@ from typing import Any, NamedTuple
 from beam_pipeline.images.member import PICTURE, RECORD, WHOLE_FILE
 from imageshards.manifest import FeatureSpec
 
-# In place of the time of change of a file that was not there.
+# Replaces the modification time of a file that was not found.
 MISSING = -1
 
-# What a hash is for: which split is drawn, the rank within a class, the order of the records in a
-# shard, whether a key is unique. The values are part of every dataset that was built: another
-# one moves every image.
+# Purposes of a hash: drawing a split, ranking images in a class, ordering the records of a shard,
+# finding keys that occur twice. Datasets depend on these values: a change moves every image.
 SPLIT, RANK, ORDER, UNIQUE = b"split", b"deal", b"place", b"unique"
 
-
-# What an image is labelled as: the name of its class, the names of several, or None.
+# Class name of an image, or several class names, or None.
 Label = str | tuple[str, ...] | None
 
 
 def names_of(label: Label | list[str]) -> tuple[str, ...]:
-    """The names of the classes in a label."""
+    """Returns the class names in a label."""
     return (label,) if isinstance(label, str) else tuple(label or ())
 
 
 class ImageRef(NamedTuple):
-    """One listed image, before any of its pixels was read: a file, or a range of bytes of one.
+    """Reference to a listed image, which may be a file or a range of bytes in a file.
 
         ImageRef("cat/1.jpg", "photos/cat/1.jpg", "cat")
 
     Attributes:
-        key: Stable name: the path below the input root, or the table's id.
-        uri: Where the bytes are, on any filesystem Beam knows: the image's file, its archive, its
-            Parquet file or its shard.
-        label: Class name as listed; the names of several, or None where images have none.
-        split: Split given by the input, later the assigned one.
-        group: Images of one group share a split; None stands for the key.
-        size_bytes: Size when listed, of a record that of its payload, in a zip the compressed
-            size; -1 if unknown.
-        mtime_ns: Modification time when listed; 0 if unknown, `MISSING` if the file was not
-            there. Neither enters a record: they
-            tell finished work from stale work when a job is resumed. Of a record it is the
-            beginning of its shard's SHA-256, which says that better.
+        key: Stable name: the path below the input's folder, or the id in a table.
+        uri: Path or address of the file with the bytes: image, archive, Parquet file or shard.
+        label: Class name as listed; a tuple of names, or None if images have no label.
+        split: Split that the input gave; later the assigned split.
+        group: Images of one group share a split; None if the key draws the split.
+        size_bytes: Size when listed; -1 if unknown. For a record the size of its payload, for a
+            member of a zip archive the compressed size.
+        mtime_ns: Modification time when listed; 0 if unknown, `MISSING` if the file was not found.
+            For a record the beginning of its shard's SHA-256. Resumed jobs compare size and time.
         columns: Extra columns: raw values as listed, later features of the record.
-        offset_bytes: Where the bytes start in their file, a record's framing and the local header
-            of a zip's member included; `WHOLE_FILE` for a file of its own.
-        source: Number of the input that it is of.
-        source_bytes: Of a record, where an index says it: size of the original file.
+        offset_bytes: Where the bytes start in their file, including the framing of a record or the
+            local header in a zip archive. `WHOLE_FILE` if the image is a whole file.
+        source: Number of the input.
+        source_bytes: Size of the original file of a record, if an index stores it.
         form: `PICTURE`, `ZIP_MEMBER` or `RECORD`.
-        spooled: File with the bytes, where `uri` cannot be read by ranges; "" for `uri` itself.
-        in_pixels: Whether the sides of the boxes in `columns` are in pixels, not 0 to 1.
+        spooled: File with the bytes if `uri` cannot be read by ranges; else "".
+        in_pixels: Whether sides of boxes in `columns` are in pixels, not between 0 and 1.
     """
 
     key: str
@@ -78,7 +71,7 @@ class ImageRef(NamedTuple):
 
     @property
     def is_record(self) -> bool:
-        """Whether it is a record of a dataset, not a picture."""
+        """Whether the reference is to a record of a dataset."""
         return self.form == RECORD
 
     @property
@@ -88,17 +81,17 @@ class ImageRef(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Where a person finds the image: its file, or its name and the file that holds it."""
+        """The image for a message: its file, or its key and the file that contains the image."""
         return self.uri if self.offset_bytes == WHOLE_FILE else f"{self.key} of {self.uri}"
 
 
 class RefBatch:
-    """Some references that travel as one element: a runner's cost is per element.
+    """Batch of references that travels as one element, as a runner has costs per element.
 
         RefBatch([ImageRef("cat/1.jpg", "photos/cat/1.jpg", "cat")])
 
     Attributes:
-        refs: The references, in no order that means anything.
+        refs: The references, in no particular order.
     """
 
     __slots__ = ("refs",)
@@ -122,16 +115,16 @@ def _unpickle_batch(packed: bytes) -> RefBatch:
 
 @dataclasses.dataclass(frozen=True)
 class ShardUnit:
-    """One shard to write: a unit of work that is done, or not done, as a whole.
+    """Unit of work: one shard, which is written completely or not at all.
 
     Attributes:
         split: Name of the split.
         index: Index of the shard in the split.
         num_shards: Shards of the split.
         class_ids: Label → number in the records, for the labels of this shard.
-        refs: Its images, in the order of its records.
-        features: The extra features of its records, as the manifest declares them, by which its
-            index is made; None for none.
+        refs: The images of the shard, in the order of the records.
+        features: Extra features of the records, as the manifest declares them; the index of the
+            shard has a column for each. None if the shard gets no index.
     """
 
     split: str
@@ -147,7 +140,7 @@ class ShardUnit:
         return f"{self.split}-{self.index:05d}-of-{self.num_shards:05d}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # All references cross a shuffle, or wait for a local process, as units.
+        # Units cross a shuffle or wait for a local process, so their references are packed.
         ids = (list(self.class_ids), list(self.class_ids.values()))
         shard = (self.split, self.index, self.num_shards)
         return _unpickle_unit, (shard, ids, pack_refs(self.refs), self.features)
@@ -159,35 +152,30 @@ def _unpickle_unit(
     return ShardUnit(*shard, dict(zip(*ids, strict=True)), unpack_refs(refs), features)
 
 
-# As `ImageRef._make`, without its check, in a third of the time.
+# Does what `ImageRef._make` does, without its check, in a third of the time.
 _as_ref = functools.partial(tuple.__new__, ImageRef)
 
 
 def pack_refs(refs: Sequence[ImageRef]) -> bytes:
-    """References as bytes, column by column and compressed.
-
-    Names repeat, and a URI mostly is a folder and the key: a quarter of the bytes of a pickled list
-    in 1 µs a reference. References cross several shuffles, and wait in the pool of processes.
-    """
+    """Returns references as bytes, column by column and compressed."""
+    # References cross several shuffles and wait in the pool of processes. Names repeat, and most
+    # URIs are a folder and the key: this is a quarter of a pickled list, in 1 µs a reference.
     columns = tuple(zip(*refs, strict=True))
     return zlib.compress(pickle.dumps(columns, protocol=5), level=1) if refs else b""
 
 
 def unpack_refs(packed: bytes) -> list[ImageRef]:
-    """What `pack_refs` packed."""
+    """Returns the references that `pack_refs` has packed."""
     if not packed:
         return []
     return list(map(_as_ref, zip(*pickle.loads(zlib.decompress(packed)), strict=True)))
 
 
 class KeyHasher:
-    """Salted, stable 128-bit hashes of keys (BLAKE2b, RFC 7693).
-
-    Each purpose has hashes of its own: which split an image is in, which rank it has in its class
-    and where its record stands in the shard must tell nothing of each other.
-    """
+    """Salted, stable 128-bit hashes of keys (BLAKE2b, RFC 7693), independent for each purpose."""
 
     def __init__(self, salt: str, purpose: bytes = RANK):
+        # The split of an image must not depend on the hash that gives its rank or its position.
         key = hashlib.blake2b(salt.encode(), digest_size=32).digest()
         self._empty = hashlib.blake2b(digest_size=16, key=key, person=purpose)
 

@@ -1,4 +1,4 @@
-"""The numbers of shards of an unfinished dataset, which a resumed build keeps."""
+"""Keeps the numbers of shards of an unfinished dataset, so that a resumed build uses them again."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from beam_pipeline.planning.plan import ShardPlan, make_plan
 from imageshards import storage
 from imageshards.typed import decode
 
-# In the staging folder.
+# A file in the staging folder.
 PLAN_NAME = "plan.json"
 
 
 class _SavedPlan(msgspec.Struct, frozen=True):
-    """The digest of a survey, and split → shards."""
+    """Digest of a survey, and the number of shards of each split."""
 
     survey: str
     num_shards: dict[str, Annotated[int, msgspec.Meta(ge=1, le=MAX_SHARDS)]]
@@ -39,19 +39,12 @@ def make_plan_once(
 ) -> ShardPlan:
     """Returns the plan for a survey of images, with the numbers of shards of an earlier run.
 
-    Sampled images decide how many shards a split gets. Another run may fail to read one of them,
-    and another number of shards would make all finished shards worthless. So the numbers are saved
-    with a digest of the survey and of the options, and a run with the same digest uses them.
-
-    Args:
-        path: The file of the saved numbers; "" to save none.
-        counts, kinds, options, mean_record_bytes: As for `make_plan`; the mean is asked for where
-            no numbers were saved.
-        image: How pictures are encoded.
-
-    Raises:
-        UserError: As `make_plan`.
+    `path` is the file for these numbers, "" to save none. `image` says how pictures are encoded.
+    `mean_record_bytes` is called only if no numbers were saved. The rest is as for `make_plan`.
     """
+    # Sampled images decide how many shards a split gets. If another run fails to read a sampled
+    # image, another number of shards would make all finished shards worthless. A run with the same
+    # survey and options therefore takes the saved numbers.
     surveyed = repr((sorted(counts.items()), sorted(kinds.items()), options, image))
     digest = hashlib.sha256(surveyed.encode("utf-8", "backslashreplace")).hexdigest()
     with contextlib.suppress(FileNotFoundError, ValueError):

@@ -1,13 +1,13 @@
-"""The plan, wired for Beam: from batches of references to one unit of work per shard.
+"""Wires the plan for Beam: batches of references become one unit of work per shard.
 
-Only references cross a shuffle, in lists. Nothing that is grouped is larger than a shard's
-references (or 10,000), and the largest side input has a number for every shard and class,
-however many images there are: docs/explanation/scale.md.
+Only lists of references cross a shuffle. No group is larger than the references of a shard (or
+10,000). The largest side input has a number for every shard and class: docs/explanation/scale.md.
 """
 
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -19,12 +19,7 @@ from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.images.process_pool import encoded_sizes
 from beam_pipeline.options import ImageOptions, PlanOptions, ShardOptions, UrlOptions
 from beam_pipeline.planning.classes import distinct_labels, label_kind
-from beam_pipeline.planning.missing import (
-    Missing,
-    add_missing,
-    check_some_exist,
-    missing_of,
-)
+from beam_pipeline.planning.missing import Missing, add_missing, check_some_exist, missing_of
 from beam_pipeline.planning.plan import (
     RECORD_OVERHEAD_BYTES,
     WHOLE_SPLIT,
@@ -49,9 +44,9 @@ from imageshards.manifest import ONE, FeatureSpec
 from imageshards.progress import note_activity
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
-# Enough for a mean within a few percent; encoding them takes well under a second.
+# Enough for a mean within a few percent. Encoding so many images takes well under a second.
 SAMPLE_SIZE = 64
-# References that a worker holds, about 80 MB, before it sends its batches.
+# A worker holds this many references, about 80 MB, before it sends its batches.
 MAX_HELD_REFS = 200_000
 
 Bucket = tuple[str, int, int]
@@ -59,7 +54,7 @@ ShardKey = tuple[str, int]
 
 
 def assign_splits(batch: RefBatch, options: PlanOptions) -> RefBatch:
-    """Gives every reference without a split the one its group or key draws."""
+    """Draws a split for each reference that has none, by its group or key."""
     draw = SplitAssigner(options.splits, options.salt)
     return RefBatch(
         [r if r.split else r._replace(split=draw(r.group or r.key)) for r in batch.refs]
@@ -69,10 +64,9 @@ def assign_splits(batch: RefBatch, options: PlanOptions) -> RefBatch:
 def count_labels(
     batch: RefBatch, class_names: Sequence[str] | None
 ) -> collections.Counter[tuple[str, str]]:
-    """(split, label) → images of one batch that have it.
+    """Returns (split, label) → images of one batch that have the label.
 
-    Raises:
-        UserError: A reference has no split, or as `distinct_labels`.
+    Raises `UserError` if a reference has no split, or as `distinct_labels`.
     """
     distinct_labels(batch, class_names)
     for ref in batch.refs:
@@ -87,9 +81,9 @@ def count_labels(
 
 
 def key_by_bucket(batch: RefBatch, plan: ShardPlan, salt: str) -> Iterator[tuple[Bucket, ImageRef]]:
-    """Keys references by (split, class id, bucket of the order hash)."""
+    """Yields references, keyed by (split, class id, bucket of the order hash)."""
     hasher = KeyHasher(salt)
-    known: dict[tuple[str, str], tuple[int, int]] = {}  # class id, buckets
+    known: dict[tuple[str, str], tuple[int, int]] = {}  # (split, label) → class id, buckets
     for ref in batch.refs:
         split, label = str(ref.split), ref.label if isinstance(ref.label, str) else ""
         found = known.get((split, label))
@@ -102,7 +96,7 @@ def key_by_bucket(batch: RefBatch, plan: ShardPlan, salt: str) -> Iterator[tuple
 
 
 def sort_by_hash(batches: Iterable[RefBatch], salt: str, purpose: bytes = RANK) -> list[ImageRef]:
-    """References of some batches in the order of a hash, whatever order they came in."""
+    """Returns the references of some batches in the order of a hash."""
     hasher = KeyHasher(salt, purpose)
     return sorted(
         (ref for batch in batches for ref in batch.refs), key=lambda r: (hasher(r.key), r.key)
@@ -112,7 +106,7 @@ def sort_by_hash(batches: Iterable[RefBatch], salt: str, purpose: bytes = RANK) 
 def assign_to_shards(
     bucket: tuple[Bucket, RefBatch], plan: ShardPlan, ranks: dict[Bucket, int]
 ) -> Iterator[tuple[ShardKey, ImageRef]]:
-    """Keys the references of a sorted bucket by their shard."""
+    """Yields the references of a sorted bucket, keyed by their shard."""
     key, batch = bucket
     split, class_id, _ = key
     first = plan.first_ranks[split, class_id] + ranks[key]
@@ -126,7 +120,7 @@ def make_unit(
     options: PlanOptions,
     features: dict[str, FeatureSpec] | None = None,
 ) -> ShardUnit:
-    """The finished unit of work of one shard."""
+    """Returns the unit of work of one shard."""
     (split, index), batches = shard
     refs = sort_by_hash(batches, options.salt, ORDER)
     labels = {name for ref in refs for name in names_of(ref.label)}
@@ -136,14 +130,18 @@ def make_unit(
 
 
 def sample_of(batches: Iterable[RefBatch], salt: str) -> RefBatch:
-    """The `SAMPLE_SIZE` references with the smallest hashes: random, yet always the same."""
+    """Returns the `SAMPLE_SIZE` references with the smallest hashes, a stable random sample."""
     return RefBatch(sort_by_hash(batches, salt)[:SAMPLE_SIZE])
 
 
 class Survey(NamedTuple):
-    """What a plan needs to know of some images: (split, label) → images that have it, (split,
-    `label_kind`) → images, and a sample of them, empty where nobody asks for one. Images that were
-    missing when they were listed, and the place of one of them.
+    """Counts that a plan needs to know about some images.
+
+    Attributes:
+        counts: (split, label) → images that have the label.
+        kinds: (split, `label_kind`) → images.
+        sample: Some of the images; empty if the plan needs no sample.
+        missing: Images that were missing when they were listed.
     """
 
     counts: collections.Counter[tuple[str, str]]
@@ -153,7 +151,7 @@ class Survey(NamedTuple):
 
 
 def merge_surveys(surveys: Iterable[Survey], salt: str) -> Survey:
-    """What is known of all their images."""
+    """Returns one survey for the images of all surveys."""
     found = list(surveys)
     counts, kinds = collections.Counter[tuple[str, str]](), collections.Counter[tuple[str, str]]()
     for survey in found:
@@ -166,14 +164,12 @@ def merge_surveys(surveys: Iterable[Survey], salt: str) -> Survey:
 def mean_record_bytes(
     survey: Survey, plan_options: PlanOptions, options: ImageOptions, urls: UrlOptions
 ) -> float:
-    """Mean bytes of the records of a sample; 0 if every split has its --num_shards.
-
-    Files are encoded for it; records are copied, so their size is known.
-    """
+    """Returns the mean bytes of the records of a sample; 0 if every split has its --num_shards."""
     given = plan_options.num_shards
     if "*" in given or all(split in given for split, _ in survey.kinds):
         return 0.0
     files = [ref for ref in survey.sample.refs if not ref.is_record]
+    # Records are copied, so their size is known. Files have to be encoded for it.
     sizes = [
         HEADER_BYTES + ref.size_bytes + FOOTER_BYTES for ref in survey.sample.refs if ref.is_record
     ]
@@ -186,27 +182,20 @@ def mean_record_bytes(
 def plan_of(
     survey: Survey, options: PlanOptions, image: ImageOptions, urls: UrlOptions, saved: str = ""
 ) -> ShardPlan:
-    """Returns the plan for the images of a survey.
-
-    Raises:
-        UserError: As `make_plan`, or no image is there.
-    """
+    """Returns the plan for the images of a survey; raises as `make_plan`, or if all are missing."""
     note_activity("planning", survey.kinds.total(), "image")
     check_some_exist(survey.kinds.total(), survey.missing)
-
-    def mean() -> float:
-        return mean_record_bytes(survey, options, image, urls)
-
+    mean = functools.partial(mean_record_bytes, survey, options, image, urls)
     return make_plan_once(saved, survey.counts, survey.kinds, options, image, mean)
 
 
 def survey_and_plan(
     batches: beam.PCollection[RefBatch], given: ShardOptions, saved: str = ""
 ) -> beam.PCollection[ShardPlan]:
-    """RefBatches whose references have splits → one `ShardPlan`; args of `PlanShards`."""
+    """Turns `RefBatch`es with splits into one `ShardPlan`; args as for `PlanShards`."""
     options = given.plan
     salt, with_sample = options.salt, "*" not in options.num_shards
-    plan = StoreConfig.of_pipeline(batches).step(plan_of)
+    stores = StoreConfig.of_pipeline(batches)
 
     def survey(batch: RefBatch) -> Survey:
         counts = count_labels(batch, options.class_names)
@@ -216,23 +205,23 @@ def survey_and_plan(
 
     return (
         batches
-        | "Survey" >> beam.Map(survey)
+        | "Survey" >> beam.Map(stores.step(survey))
         | "MergeSurveys" >> beam.CombineGlobally(merge_surveys, salt)
-        | "MakePlan" >> beam.Map(plan, options, given.image, given.urls, saved)
+        | "MakePlan" >> beam.Map(stores.step(plan_of), options, given.image, given.urls, saved)
     )
 
 
 class AssignSplits(beam.PTransform):
-    """`RefBatch`es → `RefBatch`es in which every reference has a split.
+    """Transform that gives every reference of some `RefBatch`es a split.
 
-    A split that the input gave stays. Others are drawn by a salted hash of the image's group, or
-    of its key, so that images that are added later move none.
+    A split that the input gave stays. For the remaining images, a salted hash of the group or the
+    key draws the split. Images that are added later change no existing split.
 
         options = ShardOptions(plan=PlanOptions(splits={"train": 0.8, "validation": 0.2}))
         batches = listed.batches | AssignSplits(options)
 
     Args:
-        options: Of their `plan` the fractions of the splits, and the salt.
+        options: Options with a `plan`, which has the fractions of the splits and the salt.
     """
 
     def __init__(self, options: ShardOptions = ShardOptions()):  # noqa: B008  # frozen
@@ -244,11 +233,10 @@ class AssignSplits(beam.PTransform):
 
 
 class BatchByKeyFn(beam.DoFn):
-    """Elements → (key, RefBatch): the pairs of `keyed(element, *sides)`, batched over a bundle.
+    """Function that batches the (key, reference) pairs of `keyed(element, *sides)` by key."""
 
-    Without it a thousand classes in a thousand shards would be a million elements of one
-    reference, and so would a thousand rows of a shuffled table.
-    """
+    # Without batches, a thousand classes in a thousand shards would be a million elements of one
+    # reference. The same holds for a thousand rows of a shuffled table.
 
     def __init__(self, keyed: Callable[..., Iterable[tuple[Any, ImageRef]]]):
         self._keyed = keyed
@@ -265,6 +253,7 @@ class BatchByKeyFn(beam.DoFn):
             yield from self._flush()
 
     def finish_bundle(self) -> Iterator[Any]:
+        # Beam demands a window of elements that are emitted at the end of a bundle.
         for keyed_batch in self._flush():
             yield GlobalWindows.windowed_value(keyed_batch)
 
@@ -276,7 +265,7 @@ class BatchByKeyFn(beam.DoFn):
 
 
 class PlannedShards(NamedTuple):
-    """What `PlanShards` returns.
+    """Collections that `PlanShards` returns.
 
     Attributes:
         units: `ShardUnit`s, one per shard, as `WriteBalancedTFRecord` takes them.
@@ -288,21 +277,21 @@ class PlannedShards(NamedTuple):
 
 
 class PlanShards(beam.PTransform):
-    """`RefBatch`es whose references have splits → one `ShardUnit` per shard.
+    """Transform from `RefBatch`es with splits to one `ShardUnit` per shard.
 
         options = ShardOptions(plan=PlanOptions(num_shards={"train": 64, "validation": 8}))
         planned = batches | AssignSplits(options) | PlanShards(options)
         files = planned.units | WriteBalancedTFRecord("out/set-", options)
 
     Args:
-        options: How images become shards. A sample of them is encoded to tell how many shards are
-            wanted, unless `options.plan.num_shards` says so.
+        options: How images become shards. Without `options.plan.num_shards`, the encoded size of
+            some sampled images decides the number of shards.
         saved: A file for the numbers of shards, which the same build uses when it runs again.
-        features: Those of `AnalyseColumns`: then each shard gets an index, as `CommitShards` needs.
+        features: Features of `AnalyseColumns`, which add an index to each shard for `CommitShards`.
 
     Raises:
-        UserError: While running: no image, one class only, an unknown label or split, fewer
-            images than shards, or an image without a split.
+        UserError: While running: there is no image, only one class, an unknown label or split, a
+            split with fewer images than shards, or an image without a split.
     """
 
     def __init__(
@@ -319,6 +308,7 @@ class PlanShards(beam.PTransform):
 
     def expand(self, batches: beam.PCollection[RefBatch]) -> PlannedShards:
         options, salt = self._given.plan, self._given.plan.salt
+        # The plan is a side input: its size is splits times classes, however many images there are.
         plan = survey_and_plan(batches, self._given, self._saved)  # one ShardPlan
         plan_side = pvalue.AsSingleton(plan)
         buckets = (
@@ -332,7 +322,7 @@ class PlanShards(beam.PTransform):
             >> beam.MapTuple(
                 lambda key, found: (key, RefBatch(sort_by_hash(found, salt)))
             ).with_output_types(tuple[tuple[str, int, int], RefBatch])
-        )  # (bucket, its refs in hash order)
+        )  # (bucket, RefBatch in the order of the hashes)
         ranks = (
             buckets
             | "BucketSizes" >> beam.MapTuple(lambda key, batch: (key, len(batch)))
@@ -348,7 +338,7 @@ class PlanShards(beam.PTransform):
             ).with_output_types(tuple[tuple[str, int], RefBatch])
             | "GroupShards" >> beam.GroupByKey()
             | "MakeUnits" >> beam.Map(make_unit, plan_side, options, *self._features)
-            # Grouping may have left many of them to one worker.
+            # Grouping may have left many units to one worker.
             | "SpreadUnits" >> beam.Reshuffle()
-        )  # ShardUnit
+        )  # ShardUnit, one per shard
         return PlannedShards(units, plan)

@@ -1,4 +1,4 @@
-"""Archives: `members` are found without unpacking, and become `references` as in a folder.
+"""Archives: `members` finds the images, and `references` labels them as in a folder.
 
-`webdataset` takes members of one key as a sample, with the texts beside the image as its columns.
+`webdataset` takes members of one key as a sample; texts beside the image are columns.
 """

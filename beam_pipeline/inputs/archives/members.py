@@ -1,7 +1,6 @@
-"""Images in tar and zip archives: each becomes a range of bytes of its archive, never a file.
+"""Finds images in tar and zip archives; each becomes a range of bytes of its archive, never a file.
 
-Only headers are read, by `tarfile` and `zipfile`. From a store they come in ranges that grow while
-neighbours are read.
+Only headers are read, by `tarfile` and `zipfile`.
 """
 
 from __future__ import annotations
@@ -20,32 +19,31 @@ from typing import Any, NamedTuple
 
 from beam_pipeline.images.member import DEFLATED, PICTURE, STORED, ZIP_MEMBER
 from beam_pipeline.inputs.folders import PathFilter, Skipped, folder_entries, matching_files
-from beam_pipeline.inputs.layout import expand_braces, glob_root, is_glob, layout_of
+from beam_pipeline.inputs.layout import expand_braces, glob_root, is_glob, layout_of, wrong_input
 from beam_pipeline.inputs.spool import DECOMPRESSION_ERRORS, decompressed
 from beam_pipeline.options import ARCHIVE_SUFFIXES, ARCHIVES, DATASET, TABLE, InputOptions
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.storage.base import RANGE_BYTES
 
-# A header of a tar has 512 bytes: with a larger buffer, each would read data of images, too.
+# A tar header has 512 bytes. With a larger buffer, reading headers would also read data of images.
 _LOCAL_BUFFER_BYTES = 4096
 _FIRST_RANGE_BYTES = 64 << 10
-# Names of a folder in a store that are looked at for archives.
+# Number of names in a folder of a store that are searched for archives.
 _PEEKED_NAMES = 1000
 _FILES = (*ARCHIVE_SUFFIXES, ".parquet")
 _SUFFIX = re.compile(f"(?:{'|'.join(map(re.escape, _FILES))})$", re.IGNORECASE)
-_ENCRYPTED = 0x01  # a flag of a zip's member
+_ENCRYPTED = 0x01  # flag of a member of a zip archive
 _TAR_BLOCK_BYTES = tarfile.BLOCKSIZE
 
 
 class Member(NamedTuple):
-    """A file in an archive.
+    """File in an archive.
 
     Attributes:
-        name: Path inside the archive, normalised; of a tar inside a tar, behind the stem of the
-            inner one.
-        offset_bytes: Where its bytes begin in the archive; in a zip, its local header.
-        size_bytes: How many they are; in a zip, compressed.
+        name: Normalised path inside the archive, behind the stem of a tar that is inside a tar.
+        offset_bytes: Position of the bytes in the archive; in a zip, of the local header.
+        size_bytes: Number of bytes; in a zip, of compressed bytes.
         form: As for an `ImageRef`.
     """
 
@@ -56,25 +54,15 @@ class Member(NamedTuple):
 
 
 def archive_files(source: InputOptions) -> list[tuple[str, str]]:
-    """Returns (path, what keys begin with) of each archive of an input.
+    """Returns (path, beginning of keys) of each archive of an input.
 
-    Keys of one archive begin with nothing. Keys of several archives begin with the path of their
-    archive below the input's folder, without its suffix.
-
-    Raises:
-        UserError: No archive matches the glob.
+    Keys begin with nothing for a single archive. For several archives, keys begin with the path of
+    their archive below the input's folder, without its suffix.
     """
     pattern = source.input
     if not is_glob(pattern) and expand_braces(pattern) == [pattern]:
         return [(pattern, "")]
-    found = matching_files(pattern)
-    if not found:
-        raise UserError(
-            argument="input",
-            received=f"{pattern!r}, which matches no file",
-            expected="archives (.tar, .zip, .tar.gz)",
-            remedy="fix the pattern",
-        )
+    found = matching_files(pattern, "archives (.tar, .zip, .tar.gz)")
     start = len(glob_root(pattern)) + 1
     return [(path, _SUFFIX.sub("", path[start:])) for path in found]
 
@@ -82,14 +70,10 @@ def archive_files(source: InputOptions) -> list[tuple[str, str]]:
 def with_files(source: InputOptions) -> InputOptions:
     """Replaces a folder of archives or Parquet files by a glob that matches these files.
 
-    A folder that also holds folders or images, and any other input, is returned unchanged.
+    A folder that also holds folders or images is returned unchanged, like any different input.
     """
     folder = source.input.rstrip("/")
-    if (
-        source.layout in (TABLE, DATASET)
-        or is_glob(folder)
-        or layout_of(source) in (TABLE, ARCHIVES)
-    ):
+    if is_glob(folder) or layout_of(source) in (TABLE, DATASET, ARCHIVES):
         return source
     passes_over = PathFilter(folder)
     suffixes = set()
@@ -99,9 +83,10 @@ def with_files(source: InputOptions) -> InputOptions:
                 continue
             if is_folder or path.lower().endswith(source.extensions):
                 return source
-            suffixes |= {found[0] for found in [_SUFFIX.search(path)] if found}
-    except OSError:  # the listing raises this error again, as a sentence
-        return source
+            if found := _SUFFIX.search(path):
+                suffixes.add(found[0])
+    except OSError:
+        return source  # the listing raises this error again, as a sentence
     if not suffixes:
         return source
     names = ",".join(f"*{suffix}" for suffix in sorted(suffixes))
@@ -119,11 +104,7 @@ def _first_entries(folder: str) -> Iterator[tuple[str, bool]]:
 
 
 class Archive:
-    """An open archive: its members, and their contents.
-
-    Raises (all methods):
-        UserError: The archive cannot be read, is truncated or no archive.
-    """
+    """Open archive. All methods raise `UserError` if the archive is damaged."""
 
     def __init__(self, path: str, file: Any, name: str = ""):
         self._path = path
@@ -146,16 +127,20 @@ class Archive:
         self._file.seek(start)
         with tarfile.TarFile(fileobj=self._file) as tar:
             while (found := tar.next()) and (end is None or found.offset < end):
-                # Else the tar file keeps each header in memory.
+                # `tarfile` would keep every header in memory.
                 tar.members.clear()  # type: ignore[attr-defined]
                 yield from self._tar_member(found, folder)
-                # The last byte of the data shows that all data are there. To seek further back
-                # would decompress a compressed tar anew for each member.
+                # The last byte of the data shows that the tar is not cut off. Seeking further back
+                # would decompress a compressed tar again for each member.
                 self._file.seek(tar.offset - 1)
                 if not self._file.read(1):
                     raise tarfile.ReadError("unexpected end of data")
             if found is None:
-                self._check_end(tar.offset)
+                # `tarfile` ends without an error where bytes that are no header follow.
+                self._file.seek(tar.offset)
+                block = self._file.read(_TAR_BLOCK_BYTES)
+                if block.strip(b"\0") or 0 < len(block) < _TAR_BLOCK_BYTES:
+                    raise tarfile.ReadError(f"no header at byte {tar.offset:,}")
 
     def _tar_member(self, found: tarfile.TarInfo, folder: str) -> Iterator[Member | Skipped]:
         if found.isdir():
@@ -174,17 +159,10 @@ class Archive:
         else:
             yield Member(posixpath.join(folder, name), found.offset_data, found.size)
 
-    def _check_end(self, offset: int) -> None:
-        """Refuses a tar that has no header where one should follow: `tarfile` just ends there."""
-        self._file.seek(offset)
-        block = self._file.read(_TAR_BLOCK_BYTES)
-        if block.strip(b"\0") or 0 < len(block) < _TAR_BLOCK_BYTES:
-            raise tarfile.ReadError(f"no header at byte {offset:,}")
-
     def _of_zip(self) -> Iterator[Member | Skipped]:
         with zipfile.ZipFile(self._file) as archive:
             for found in archive.infolist():
-                # Some programs of Windows write its own separators.
+                # Some Windows programs write backslashes as separators.
                 name = _inside(found.filename.replace("\\", "/"))
                 if found.is_dir():
                     continue
@@ -211,17 +189,10 @@ def unreadable(path: str, e: BaseException) -> UserError:
     """Returns the error for an archive that cannot be read to its end."""
     reason = getattr(e, "strerror", None) or str(e) or type(e).__name__
     if isinstance(e, OSError) and e.errno:
-        return UserError(
-            argument="input",
-            received=f"{path!r}, which cannot be read ({reason})",
-            remedy="fix the path or its permissions",
-        )
-    return UserError(
-        argument="input",
-        received=f"{path!r}, which is damaged, cut off or no archive of its name ({reason})",
-        expected="a whole .tar, .zip or .tar.gz",
-        remedy="fetch or pack it again",
-    )
+        problem = f"which cannot be read ({reason})"
+        return wrong_input(path, problem, remedy="fix the path or its permissions")
+    problem = f"which is damaged, cut off or no archive of its name ({reason})"
+    return wrong_input(path, problem, "a whole .tar, .zip or .tar.gz", "fetch or pack it again")
 
 
 def _inside(name: str) -> str | None:
@@ -234,12 +205,9 @@ def _inside(name: str) -> str | None:
 
 @contextlib.contextmanager
 def open_archive(path: str, spooled: str = "") -> Iterator[Archive]:
-    """Opens an archive, or its decompressed copy.
+    """Opens an archive, or its decompressed copy; raises `UserError` if it cannot be read.
 
-    Without a copy, a compressed tar can only be read from its beginning on.
-
-    Raises:
-        UserError: There is no such file, or it is not readable.
+    Without a copy, a compressed tar can only be read once, from its beginning.
     """
     place = spooled or path
     with contextlib.ExitStack() as stack:
@@ -248,7 +216,7 @@ def open_archive(path: str, spooled: str = "") -> Iterator[Archive]:
                 file: Any = stack.enter_context(opener(storage.open_read(path)))
             elif storage.is_local(place):
                 opened: Any = storage.open_read(place)
-                raw = opened.detach()  # whose buffer is too large
+                raw = opened.detach()  # the buffer of an opened file is too large
                 file = stack.enter_context(io.BufferedReader(raw, _LOCAL_BUFFER_BYTES))
             else:
                 file = _StoreFile(place)
@@ -258,7 +226,7 @@ def open_archive(path: str, spooled: str = "") -> Iterator[Archive]:
 
 
 class _StoreFile:
-    """An object of a store, in ranges that are small for single headers and grow for neighbours."""
+    """Object of a store as a file, read in ranges."""
 
     def __init__(self, path: str):
         found = storage.stat(path)
@@ -284,6 +252,7 @@ class _StoreFile:
         begin = self._position
         end = self._size if size < 0 else min(begin + size, self._size)
         if not self._start <= begin <= end <= self._start + len(self._data):
+            # Ranges are small for single headers, and grow while neighbours are read.
             is_near = 0 <= begin - self._start < len(self._data) + self._range_bytes
             grown = min(4 * self._range_bytes, RANGE_BYTES)
             self._range_bytes = grown if is_near else _FIRST_RANGE_BYTES
@@ -295,7 +264,7 @@ class _StoreFile:
 
 
 def without_wrapper(names: Sequence[str], is_split: Callable[[str], bool]) -> int:
-    """Returns the length of the path of a folder that wraps all images; 0 for no such folder.
+    """Returns the length of the path of a folder that wraps all images; 0 if no folder does.
 
     `flower_photos/` wraps `flower_photos/daisy/1.jpg`. `train/` does not wrap `train/daisy/1.jpg`,
     as the name of a split has a meaning.

@@ -1,34 +1,25 @@
-"""The images of an archive as references, labelled as in the folder that holds them unpacked."""
+"""Turns the images of an archive into references, labelled as in an unpacked folder."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+from beam_pipeline.inputs import labels
 from beam_pipeline.inputs.archives import webdataset
 from beam_pipeline.inputs.archives.members import Member, open_archive, without_wrapper
 from beam_pipeline.inputs.folders import PathFilter, Skipped
-from beam_pipeline.inputs.labels import (
-    EMPTY_CLASS_FOLDER,
-    PART_AS_CLASS,
-    check_masks,
-    cut_label,
-    is_split,
-    labels_by_name,
-    layout_by_names,
-    no_class_folder,
-    no_image,
-)
+from beam_pipeline.inputs.labels import is_split
+from beam_pipeline.inputs.layout import wrong_input
 from beam_pipeline.inputs.spool import decompressed, spool_tar
 from beam_pipeline.inputs.tables.schema import TableSchema
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
-from imageshards.errors import UserError
 from imageshards.manifest import NONE
 from imageshards.text import composed, key_of
 
-# The name of an archive that is rather a part of a dataset than a class: `photos-0001`.
+# Archives like `photos-0001` are more likely parts of a dataset than classes.
 _PART = re.compile(r"[-_.]\d+$")
 
 # The name of a member → its split and its class folder.
@@ -42,7 +33,7 @@ def archive_refs(
 
     Args:
         path: The archive.
-        prefix: What keys begin with; "" for the only archive of an input.
+        prefix: Beginning of the keys; "" for the only archive of an input.
         source: The input.
         schema: The columns of WebDataset archives; None for plain archives.
         spool: Folder for the contents of compressed archives.
@@ -52,12 +43,8 @@ def archive_refs(
     """
     found = storage.stat(path)
     if found is None:
-        raise UserError(
-            argument="input",
-            received=f"{path!r}, which is no file",
-            expected="an archive (.tar, .zip, .tar.gz)",
-            remedy="fix the path",
-        )
+        expected = "an archive (.tar, .zip, .tar.gz)"
+        raise wrong_input(path, "which is no file", expected, "fix the path")
     spooled = spool_tar(found, spool) if decompressed(path) else ""
     blank = ImageRef("", path, None, mtime_ns=found.mtime_ns, spooled=spooled)
     with open_archive(path, spooled) as archive:
@@ -72,11 +59,12 @@ def archive_refs(
             elif skipped := passes_over(f"/{member.name}"):
                 yield skipped
             else:
-                members[member.name] = member  # of two of one name, the last would be unpacked
+                # Of two members with one name, unpacking would leave the last.
+                members[member.name] = member
     images = [m for m in members.values() if m.name.lower().endswith(source.extensions)]
     others = [m for m in members.values() if not m.name.lower().endswith(source.extensions)]
     for other in others:
-        yield from no_image(other.name)
+        yield from labels.no_image(other.name)
     yield from _members_in_folders(prefix, source, images, others, blank)
 
 
@@ -96,19 +84,19 @@ def _members_in_folders(
     if place is not None:
         _check_no_masks(source, names, place)
         if _PART.search(prefix) and not any("/" in name for name in names):
-            yield Skipped(PART_AS_CLASS, prefix)
+            yield Skipped(labels.PART_AS_CLASS, prefix)
     of_labels: set[str] = set()
     for member, name in zip(images, names, strict=True):
         key = key_of("/".join(filter(None, (prefix, name))))
         if place is None:
-            label, split, group = labels_by_name(source, regex, key.rpartition("/")[2], key)
+            label, split, group = labels.labels_by_name(source, regex, key.rpartition("/")[2], key)
         else:
             split, folder = place(name)
             if folder is None:
                 yield Skipped("outside_class_folders")
                 continue
             of_labels.add(folder)
-            label, group = cut_label(folder, source), None
+            label, group = labels.cut_label(folder, source), None
         yield blank._replace(
             key=key, label=label, split=split, group=group, size_bytes=member.size_bytes,
             offset_bytes=member.offset_bytes, form=member.form,
@@ -116,7 +104,8 @@ def _members_in_folders(
     if place is not None:
         beside = [member.name[start:] for member in others if member.name.startswith(wrapper)]
         folders = {folder for _, folder in map(place, beside) if folder}
-        yield from (Skipped(EMPTY_CLASS_FOLDER, name) for name in sorted(folders - of_labels))
+        for name in sorted(folders - of_labels):
+            yield Skipped(labels.EMPTY_CLASS_FOLDER, name)
 
 
 def _check_no_masks(source: InputOptions, names: Sequence[str], place: _Place) -> None:
@@ -127,28 +116,28 @@ def _check_no_masks(source: InputOptions, names: Sequence[str], place: _Place) -
             stem = name.rpartition("/")[2].partition(".")[0]
             stems.setdefault(split, {}).setdefault(folder, set()).add(stem)
     for of_split in stems.values():
-        check_masks(source, {folder: found.copy for folder, found in of_split.items()})
+        labels.check_masks(source, {folder: found.copy for folder, found in of_split.items()})
 
 
 def _folder_place(prefix: str, source: InputOptions, names: Sequence[str]) -> _Place:
     """Returns a function from the name of a member to its (split, class), by the member's folders.
 
-    An archive among several is a folder, too: the folder of a split if the archive has the name of
-    a split, the folder of a class if the archive holds no folders. The class of a member outside of
-    class folders is None.
+    An archive among several counts as a folder: a split if it has the name of a split, a class if
+    it holds no folders. The class of a member outside of class folders is None.
     """
     above, _, stem = key_of(prefix).rpartition("/")
     top = sorted({name.partition("/")[0] for name in names if "/" in name})
     if not top:
         if not stem and names:
-            raise no_class_folder(source)
+            raise labels.no_class_folder(source)
         in_split = above.rpartition("/")[2]
         of_all = in_split if is_split(in_split) else None, stem
         return lambda name: of_all
+    # An archive with folders may have the name of its split.
     layout = source.layout
     if layout not in ("class_folders", "split_folders"):
         nested = any(name.count("/") > 1 and is_split(name.partition("/")[0]) for name in names)
-        layout = layout_by_names(source.input, top, nested)
+        layout = labels.layout_by_names(source.input, top, nested)
     by_name = stem if is_split(stem) else None
 
     def place(name: str) -> tuple[str | None, str | None]:

@@ -1,4 +1,4 @@
-"""WebDataset archives: members of one key, up to the first dot of their name, are one sample.
+"""Reads WebDataset archives: members whose names are equal up to their first dot are one sample.
 
 The image of a sample is read by its range. The texts of a sample are the cells of a row: `cls` and
 `txt` are columns of these names, and each member of a `json` object is a column.
@@ -14,7 +14,8 @@ from typing import Any
 
 from beam_pipeline.inputs.archives.members import Archive, Member, archive_files, open_archive
 from beam_pipeline.inputs.folders import PathFilter, Skipped
-from beam_pipeline.inputs.tables.references import missing_marks, row_to_ref
+from beam_pipeline.inputs.layout import wrong_input
+from beam_pipeline.inputs.tables.references import refs_of_row
 from beam_pipeline.inputs.tables.rows import Row
 from beam_pipeline.inputs.tables.schema import TableSchema, schema_of_rows
 from beam_pipeline.options import WEBDATASET, InputOptions
@@ -23,10 +24,10 @@ from imageshards.errors import UserError
 from imageshards.manifest import NONE
 from imageshards.text import key_of, printable
 
-# Members that show whether an archive is a WebDataset; samples from which types are inferred.
+# Members that show whether an archive is a WebDataset, and samples that show the column types.
 _FIRST_MEMBERS = 100
 _INFERENCE_SAMPLES = 100
-# A larger text is refused: captions and metadata are small.
+# Larger texts are refused, as captions and metadata are small.
 _MAX_TEXT_BYTES = 16 << 20
 _IMAGE = "image"
 _TEXTS = ("json", "txt", "cls")
@@ -37,14 +38,14 @@ _Sample = tuple[str, Member | None, dict[str, Any], list[Skipped]]
 def read_schema(source: InputOptions) -> TableSchema | None:
     """Returns the columns of WebDataset archives by their first samples; None for plain archives.
 
-    Raises:
-        UserError: The first archive cannot be read, or a column is missing.
+    Raises `UserError` if the first archive cannot be read, or a column is missing.
     """
     path, _ = archive_files(source)[0]
     with open_archive(path) as archive:
         is_asked = source.layout == WEBDATASET
         if not is_asked and (source.layout != "auto" or not _is_webdataset(archive, source)):
             return None
+    # The archive is opened again, as a compressed tar can only be read from its beginning.
     with open_archive(path) as archive:
         samples = (each for each in _samples(archive, path, source) if each[1] is not None)
         head: list[Row] = [
@@ -52,30 +53,22 @@ def read_schema(source: InputOptions) -> TableSchema | None:
             for key, _, row, _ in itertools.islice(samples, _INFERENCE_SAMPLES)
         ]
     if not head:
-        raise UserError(
-            argument="input",
-            received=f"{path!r}, which has no sample with an image",
-            expected="KEY.jpg members",
-        )
-    named = source
+        raise wrong_input(path, "which has no sample with an image", "KEY.jpg members")
+    source = dataclasses.replace(source, image_column=_IMAGE)
     names = {name for _, row in head for name in row}
     if source.label != NONE and source.label_column is None and "cls" in names:
-        named = dataclasses.replace(source, label_column="cls")
+        source = dataclasses.replace(source, label_column="cls")
     if source.columns is None:
-        # No feature of a record holds an object.
+        # A record has no feature for a JSON object.
         nested = {n for _, row in head for n, cell in row.items() if isinstance(cell, dict)}
         head = [(where, {n: c for n, c in row.items() if n not in nested}) for where, row in head]
-    return schema_of_rows(
-        dataclasses.replace(named, image_column=_IMAGE), head, unused=("key", "split")
-    )
+    return schema_of_rows(source, head, unused=("key", "split"))
 
 
 def _is_webdataset(archive: Archive, source: InputOptions) -> bool:
-    """Whether an image and its class, or its JSON, share a key among the first members.
-
-    A text beside an image may hold a caption, or the boxes of a detection dataset. So texts make a
-    WebDataset only where labels do not come from folders.
-    """
+    """Returns whether, among the first members, an image shares its key with a class or JSON."""
+    # A text beside an image may be a caption, or the boxes of a detection dataset. So texts make a
+    # WebDataset only if labels do not come from folders.
     wanted = {"cls", "json"}
     if source.label == NONE or source.label_column == "txt":
         wanted.add("txt")
@@ -92,7 +85,7 @@ def _is_webdataset(archive: Archive, source: InputOptions) -> bool:
 
 
 def _key_and_ending(name: str) -> tuple[str, str]:
-    """`a/000.seg.png` → (`a/000`, `seg.png`)."""
+    """Splits a name at its first dot: `a/000.seg.png` → (`a/000`, `seg.png`)."""
     folder, slash, base = name.rpartition("/")
     stem, _, ending = base.partition(".")
     return folder + slash + stem, ending.lower()
@@ -101,11 +94,9 @@ def _key_and_ending(name: str) -> tuple[str, str]:
 def _samples(
     archive: Archive, path: str, source: InputOptions, reads_texts: bool = True
 ) -> Iterator[_Sample]:
-    """Yields (key, image, row of cells, `Skipped`s) for each run of members with one key.
-
-    The texts are read as soon as their headers were read, so that a compressed archive, or one in a
-    store, is read from its beginning to its end once.
-    """
+    """Yields (key, image, row of cells, `Skipped`s) for each run of members with one key."""
+    # Each text is read right after its header, so a compressed archive, or an archive in a store,
+    # is read once from its beginning to its end.
     passes_over = PathFilter("", source.exclude_glob)
 
     def key_of_member(member: Member | Skipped) -> str:
@@ -129,17 +120,14 @@ def _samples(
         if image is None and texts:
             skipped.append(Skipped("sample_without_image"))
         row: dict[str, Any] = {}
-        for ending in _TEXTS:  # a `.cls` of its own wins over a `cls` in the JSON
+        # The order of `_TEXTS` lets a `.cls` member win over a `cls` in the JSON.
+        for ending in _TEXTS:
             row |= texts.get(ending, {})
         yield key, image, row, skipped
 
 
 def _cells(archive: Archive, path: str, member: Member, ending: str) -> dict[str, Any]:
-    """The cells that a text of a sample holds.
-
-    Raises:
-        UserError: The text is large, is no UTF-8 or no JSON object.
-    """
+    """Returns the cells in a text of a sample; raises `UserError` if the text is damaged."""
     where = f"{path}: {printable(member.name)}"
     if member.size_bytes > _MAX_TEXT_BYTES:
         raise UserError(f"{where} has {member.size_bytes:,} bytes", expected="a short text")
@@ -159,15 +147,8 @@ def read_refs(
 ) -> Iterator[ImageRef | Skipped]:
     """Yields the references of an archive's samples, and a `Skipped` for each member passed over.
 
-    Args:
-        archive: The open archive.
-        source: The input.
-        schema: Of `read_schema`.
-        prefix: What keys begin with; "" for nothing.
-        blank: A reference that says where the archive is.
-
-    Raises:
-        UserError: A sample lacks its label or a column.
+    `prefix` is the beginning of the keys, "" for nothing. `blank` is a reference with the place of
+    the archive. Raises `UserError` if a sample lacks its label or a column.
     """
     reads_texts = bool(schema.label or schema.columns or schema.key or schema.split or schema.group)
     for key, image, row, skipped in _samples(archive, blank.uri, source, reads_texts):
@@ -181,5 +162,4 @@ def read_refs(
             form=image.form,
         )
         where = f"{blank.uri}: {printable(key)}"
-        yield from missing_marks(row, schema)
-        yield row_to_ref(where, row, schema, place)
+        yield from refs_of_row(where, row, schema, place)

@@ -1,5 +1,5 @@
-"""Image tables: their columns, their rows, and the images that the rows name or hold.
+"""Image tables: their columns, their rows, and the images that the rows name or contain.
 
-`schema` finds what each column is for, from the first `rows` and their `cells`. `references` makes
-a reference of each row. `places` finds its image, or `pictures` takes it from a Parquet file.
+`schema` finds the role of each column, from the first `rows` and their `cells`. `references` makes
+a reference of each row and finds its image. `pictures` takes images from Parquet files.
 """

@@ -1,13 +1,10 @@
-"""The types of an image table's columns, told from their cells; cells are checked and converted.
+"""Infers the types of an image table's columns from their cells; checks and converts cells.
 
-CSV has text only. A CSV column is numeric if every non-empty cell is a number in its usual
+CSV has only text. A CSV column is numeric if every non-empty cell is a number in its usual
 spelling: `7`, `-0.5`, `1e5`, `nan`, `inf`. `007`, `+49170` and integers beyond 64 bits are
-identifiers and stay text. Cells with JSON lists (`[1, 2]`) make a column of variable length.
-`true` and `false` of JSON and Parquet become 1 and 0.
-
-A missing value of a float column is NaN: an empty cell, or a cell such as `N/A` among numbers.
-
-Columns of bounding boxes hold one value per box: the four sides, and others such as its class.
+identifiers and stay text. Cells with JSON lists (`[1, 2]`) make a column of variable length. `true`
+and `false` of JSON and Parquet become 1 and 0. A missing value of a float column is NaN: an empty
+cell, or a cell like `N/A` among numbers. Columns of bounding boxes hold one value per box.
 """
 
 from __future__ import annotations
@@ -22,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from beam_pipeline.inputs.layout import wrong_input
 from beam_pipeline.options import PIXELS, RELATIVE, XYWH, ColumnSpec
 from beam_pipeline.planning.classes import is_text
 from imageshards.errors import Arg, Text, UserError
@@ -32,34 +30,32 @@ _FLOAT = re.compile(
     r"-?(?:(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?|inf|infinity|nan)",
     re.ASCII | re.IGNORECASE,
 )
-# A double that rounds to a finite float32 is smaller than this.
+# Doubles below this limit round to a finite float32.
 _FLOAT32_END = (2.0 - 2.0**-24) * 2.0**127
 # Float32 holds every whole number up to this one.
 MAX_WHOLE_FLOAT32 = 2**24
-# What people and programs write in place of a missing number, in lower case.
+# Texts that people and programs write for a missing number, in lower case.
 _MISSING = frozenset({"", "nan", "n/a", "#n/a", "na", "<na>", "null", "none", "-"})
 _SHOWN_CHARACTERS = 80
-# In a cell of a CSV file, where it stands in quotes.
+# How a list is written in a cell of a CSV file, where the cell is in quotes.
 _AS_LIST = 'a list is written [1, 2] or ["a", "b"]'
 _ARROW_KINDS = (
     (pa.types.is_integer, "int"), (pa.types.is_boolean, "int"), (pa.types.is_floating, "float"),
     (pa.types.is_string, "string"), (pa.types.is_large_string, "string"),
     (pa.types.is_null, "string"),
 )  # fmt: skip
-# Boxes may reach beyond the picture by its own size; larger values must be pixels.
+# Relative boxes may reach beyond the picture by its own size. Larger values must be pixels.
 _BOX_MARGIN = 1.0
-# What columns with the sides of boxes are called, in the order of `BOX_FEATURES`; of xywh the
-# second and fourth are the width and the height.
+# Names of columns with the sides of boxes, in the order of `BOX_FEATURES`. With xywh, the width and
+# the height take the places of xmax and ymax.
 _CORNERS = (("xmin", "xmax", "ymin", "ymax"),)
 _CORNER_AND_SIZE = (("x", "w", "y", "h"), ("x", "width", "y", "height"))
 
 
 def column_of(name: str, cells: Sequence[tuple[str, Any]]) -> ColumnSpec:
-    """The column that cells of a text format make, each with the location of its row.
+    """Returns the column for cells of a text format, each with the location of its row.
 
-    Raises:
-        UserError: Numbers stand among texts, or a list that is not written as one among lists; the
-            sentence names the row that does not fit the others.
+    Raises `UserError` with the location of a row whose cell has a different type than the rest.
     """
     column = infer(name, [cell for _, cell in cells])
     if column.kind == "string":
@@ -75,6 +71,7 @@ def infer(name: str, cells: Sequence[Any]) -> ColumnSpec:
     given = [cell for cell in map(_parse_cell, cells) if cell is not None]
     lists = sum(isinstance(cell, list) for cell in given)
     flat = [v for cell in given for v in (cell if isinstance(cell, list) else [cell])]
+    # Boxes have no missing values: an image without boxes has empty lists.
     may_miss = not lists and not name.startswith(OBJECT_PREFIX)
     if may_miss:
         flat = [value for value in flat if not is_missing(value) or isinstance(value, float)]
@@ -85,25 +82,25 @@ def infer(name: str, cells: Sequence[Any]) -> ColumnSpec:
         kind = "float"
     else:
         kind = "string"
-    # Strings count as lists only if all cells are: a single caption may read "[1]".
+    # A column of strings has lists only if all cells are lists: a single caption may be "[1]".
     variable = lists and (kind != "string" or lists == len(given))
     return ColumnSpec(name, kind, None if variable else ())
 
 
 def is_missing(cell: Any) -> bool:
-    """Whether a cell holds no number: it is empty, NaN, or reads `N/A`, `null` or the like."""
+    """Returns whether a cell has no number: it is empty, NaN, `N/A`, `null` or the like."""
     if isinstance(cell, str):
         return cell.strip().lower() in _MISSING
     return cell is None or cell != cell
 
 
 def is_missing_mark(cell: Any) -> bool:
-    """Whether a cell is a text such as `N/A`: missing, but neither empty nor a number."""
+    """Returns whether a cell is a text like `N/A`: missing, but neither empty nor a number."""
     return isinstance(cell, str) and is_missing(cell) and isinstance(_parse_cell(cell), str)
 
 
 def may_be_missing(column: ColumnSpec) -> bool:
-    """Whether a missing value of a column is NaN: of floats, but not of lists and boxes."""
+    """Returns whether missing values of a column become NaN: floats, no lists or boxes."""
     is_float = column.kind == "float" and column.shape == ()
     return is_float and not column.name.startswith(OBJECT_PREFIX)
 
@@ -113,23 +110,19 @@ def _check_one_form(name: str, cells: Sequence[tuple[str, Any]]) -> None:
     ((usual, _),) = Counter(form for *_, form in given).most_common(1) or [("", 0)]
     for where, cell, form in given:
         if form == usual or (usual == "text" and isinstance(cell, str)):
-            continue  # a caption may read "[1]"
+            continue  # a caption may be "[1]"
         example = next(each for _, each, its_form in given if its_form == usual)
         expected = "one type in a column"
         if "list" in usual and isinstance(cell, str):
             expected += f" ({_AS_LIST})"
-        raise UserError(
-            f"{where} has {shown(cell)} in column {name!r}, where most rows have values such as "
-            f"{shown(example)}",
-            expected=expected,
-            remedy="fix the row, declare the type by "
-            + Arg("columns", f"{name}:string")
-            + " or leave the column out",
-        )
+        declared = Arg("columns", f"{name}:string")
+        remedy = "fix the row, declare the type by " + declared + " or leave the column out"
+        more = f", where most rows have values such as {shown(example)}"
+        raise wrong_cell(where, name, cell, expected, remedy, more)
 
 
 def _form(cell: Any) -> str:
-    """What a cell is like: a text, a number, or a list of these."""
+    """Returns the form of a cell: a text, a number, or a list of either."""
     value = _parse_cell(cell)
     if isinstance(value, list):
         return "list of texts" if all(isinstance(v, str) for v in value) else "list of numbers"
@@ -137,7 +130,7 @@ def _form(cell: Any) -> str:
 
 
 def _parse_cell(cell: Any) -> Any:
-    """A CSV cell as number, list, text or None; values of other formats as they are."""
+    """Returns a text cell as number, list, text or None, and any typed cell unchanged."""
     if not isinstance(cell, str):
         return cell
     text = cell.strip()
@@ -147,12 +140,14 @@ def _parse_cell(cell: Any) -> Any:
         found = _json_list(text)
         return cell if found is None else found
     if _INT.fullmatch(text):
+        # An int64 has at most 20 characters. 2**63 marks a longer integer as no int64, without the
+        # cost of converting thousands of digits.
         return int(text) if len(text) <= 20 else 2**63
     return float(text) if _FLOAT.fullmatch(text) else cell
 
 
 def is_list(cell: Any) -> bool:
-    """Whether a cell is a list, also one of JSON in a text."""
+    """Returns whether a cell is a list, or a text with a JSON list."""
     return isinstance(_parse_cell(cell), list)
 
 
@@ -165,11 +160,7 @@ def _json_list(text: str) -> list[Any] | None:
 
 
 def column_of_arrow(name: str, kind: pa.DataType) -> ColumnSpec:
-    """The column for an Arrow type.
-
-    Raises:
-        UserError: A record cannot hold values of this type.
-    """
+    """Returns the column for an Arrow type; raises `UserError` if records cannot hold the type."""
     types = pa.types
     shape: tuple[int, ...] | None = ()
     value = kind
@@ -181,28 +172,18 @@ def column_of_arrow(name: str, kind: pa.DataType) -> ColumnSpec:
     for is_of, kind_name in _ARROW_KINDS:
         if is_of(value):
             return _with_box_type(ColumnSpec(name, kind_name, shape))
-    raise UserError(
-        argument="input",
-        received=f"the column {name!r} of type {kind}",
-        expected="int, float, string or lists of them",
-        remedy="cast it, or name the columns wanted by " + Arg("columns"),
-    )
+    received = f"the column {name!r} of type {kind}"
+    expected = "int, float, string or lists of them"
+    remedy = "cast it, or name the columns wanted by " + Arg("columns")
+    raise UserError(argument="input", received=received, expected=expected, remedy=remedy)
 
 
 def convert(where: str, column: ColumnSpec, cell: Any, name: str = "") -> Any:
     """Converts a cell to its column's type: a scalar or a list.
 
-    Text in a list column is a JSON list or values separated by spaces. A missing string becomes
-    "", a missing float NaN, a missing list of variable length [].
-
-    Args:
-        where: File and row, for messages.
-        column: The extra column.
-        cell: The cell.
-        name: The table's name of the column, where that is another one.
-
-    Raises:
-        UserError: It has another type or length, or is beyond int64 or float32.
+    Text in a list column is a JSON list or values separated by spaces. A missing string becomes "",
+    a missing float NaN, a missing list of variable length []. `name` is the column's name in the
+    table, if it differs. Raises `UserError` if the cell does not fit the type or length.
     """
     if is_missing(cell) and may_be_missing(column):
         return math.nan
@@ -213,15 +194,15 @@ def convert(where: str, column: ColumnSpec, cell: Any, name: str = "") -> Any:
         if column.shape is None or len(values) == column.shape[0]:
             return values
     except ValueError:
-        pass  # told below, as another length is
+        pass  # the error below also covers a wrong length
     expected = column.kind
     remedy: Text = "fix the row, or declare another type by " + Arg("columns")
     if column.shape != ():
         expected += f" x {column.shape[0] if column.shape else 'any number'}"
         if isinstance(cell, str):
             expected += f" ({_AS_LIST})"
-    if column.shape != () and cell in (None, ""):
-        remedy = remedy + f" ({column.name}:{column.kind}[] if values may be missing)"
+        if cell in (None, ""):
+            remedy = remedy + f" ({column.name}:{column.kind}[] if values may be missing)"
     elif column.kind == "int" and is_missing(cell) and not column.name.startswith(OBJECT_PREFIX):
         declared = Arg("columns", f"{column.name}:float")
         remedy = "fix the row, or say " + declared + ", where missing values are NaN"
@@ -229,12 +210,10 @@ def convert(where: str, column: ColumnSpec, cell: Any, name: str = "") -> Any:
 
 
 def labels_in(cell: Any, separator: str | None) -> tuple[str, ...]:
-    """Labels of a cell, as `split_labels` gives them: of a list, or of a text with a separator.
+    """Returns the labels of a cell, which is a list or a text with a separator.
 
-    An empty cell has none. A list may be JSON in a text, where there is no separator.
-
-    Raises:
-        ValueError: It is neither.
+    An empty cell has no label. Without a separator, a text must be a JSON list. Raises `ValueError`
+    if the cell is neither, or a label is empty.
     """
     names = cell if isinstance(cell, list) else None
     if names is None:
@@ -253,18 +232,15 @@ def labels_in(cell: Any, separator: str | None) -> tuple[str, ...]:
 
 
 def cell_text(cell: Any) -> str | None:
-    """The text that a cell of any format stands for; None for an empty one (null, NaN, "").
+    """Returns the text for a cell of any format; None for an empty cell (null, NaN, "").
 
-    Whole numbers are written without a decimal point, as pandas makes floats of integers where
-    some are missing; booleans as in JSON: `true`, `false`.
-
-    Raises:
-        ValueError: It is another number, a list, or no text that can be written as UTF-8.
+    Raises `ValueError` if the cell is a fraction, a list, or text that UTF-8 cannot encode.
     """
     if cell is None or cell == "" or cell != cell:
         return None
-    if isinstance(cell, bool):
+    if isinstance(cell, bool):  # as in JSON: `true`, `false`
         return json.dumps(cell)
+    # pandas makes floats of integers if some are missing, so whole floats lose their decimal point.
     text = str(int(cell)) if isinstance(cell, float) and cell.is_integer() else cell
     if not isinstance(text, str | int) or not is_text(str(text)):
         raise ValueError("not text")
@@ -272,16 +248,21 @@ def cell_text(cell: Any) -> str | None:
 
 
 def split_labels(text: str, separator: str) -> tuple[str, ...]:
-    """The labels between separators, without spaces around them, sorted, each once."""
+    """Returns the labels between separators, without spaces around them, sorted, each once."""
     return tuple(sorted({part.strip() for part in text.split(separator)} - {""}))
 
 
 def wrong_cell(
-    where: str, column: str | None, cell: Any, expected: str, remedy: Text = "fix the row"
+    where: str,
+    column: str | None,
+    cell: Any,
+    expected: str,
+    remedy: Text = "fix the row",
+    more: str = "",
 ) -> UserError:
-    """The error for a cell that cannot be taken."""
+    """Returns the error for a cell that cannot be used."""
     return UserError(
-        f"{where} has {shown(cell)} in column {column!r}", expected=expected, remedy=remedy
+        f"{where} has {shown(cell)} in column {column!r}{more}", expected=expected, remedy=remedy
     )
 
 
@@ -313,7 +294,8 @@ def _scalar(kind: str, value: Any) -> int | float | str:
 
 
 def _number(text: str) -> int | float:
-    if "_" in text or not text.isascii():  # only Python reads 1_000
+    # Python also reads 1_000 and non-ASCII digits as numbers, unlike most programs.
+    if "_" in text or not text.isascii():
         raise ValueError("not a number")
     try:
         return int(text)
@@ -325,7 +307,7 @@ def _number(text: str) -> int | float:
 
 
 def about_commas(column: ColumnSpec, cells: Sequence[tuple[str, Any]]) -> Iterator[str]:
-    """A warning where nothing but decimal commas makes a column one of texts."""
+    """Yields a warning if a column is text only because its numbers have decimal commas."""
     texts = [cell for _, cell in cells if isinstance(cell, str)]
     with_points = infer(column.name, [text.replace(",", ".") for text in texts])
     if column.kind == "string" and with_points == ColumnSpec(column.name, "float"):
@@ -337,46 +319,39 @@ def about_commas(column: ColumnSpec, cells: Sequence[tuple[str, Any]]) -> Iterat
 
 
 def shown(cell: Any) -> str:
-    """A cell for a message, cut to a line."""
+    """Returns a cell for a message, cut to a line."""
     text = repr(cell)
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
 
 
 def _with_box_type(column: ColumnSpec) -> ColumnSpec:
-    """A column of boxes with variable length, as images have different numbers of boxes.
-
-    Sides are floats. Any other column is returned as it is.
-    """
+    """Returns a column of boxes with variable length, and any different column unchanged."""
     if not column.name.startswith(OBJECT_PREFIX):
         return column
+    # Images have different numbers of boxes, so the length varies. Sides are floats.
     kind = "float" if column.name in BOX_FEATURES else column.kind
     return dataclasses.replace(column, kind=kind, shape=None)
 
 
 def check_box_columns(path: str, columns: Sequence[ColumnSpec]) -> None:
-    """Raises `UserError` if box columns have other types than boxes need, or a side is missing."""
+    """Raises `UserError` if box columns do not have the types of boxes, or a side is missing."""
     for column in columns:
-        scaled_side = column.name in BOX_FEATURES and column.scale != "none"
-        if scaled_side or column != _with_box_type(column):
-            raise UserError(
-                argument="columns",
-                received=f"another type for {column.name!r}",
-                expected=f"{column.name}:{_with_box_type(column).kind}[], one value per box",
-            )
+        is_scaled_side = column.name in BOX_FEATURES and column.scale != "none"
+        if is_scaled_side or column != _with_box_type(column):
+            received = f"another type for {column.name!r}"
+            expected = f"{column.name}:{_with_box_type(column).kind}[], one value per box"
+            raise UserError(argument="columns", received=received, expected=expected)
     sides = [column.name for column in columns if column.name in BOX_FEATURES]
     absent = [name for name in BOX_FEATURES if name not in sides]
     if sides and absent:
-        raise UserError(
-            argument="input",
-            received=f"{path!r}, which gives {sides[0]!r} without {absent[0]!r}",
-            expected=f"all of {', '.join(BOX_FEATURES)}, or none",
-        )
+        problem = f"which gives {sides[0]!r} without {absent[0]!r}"
+        raise wrong_input(path, problem, f"all of {', '.join(BOX_FEATURES)}, or none")
 
 
 def box_sides(bbox_format: str, names: Sequence[str]) -> dict[str, str]:
-    """Returns the column of each of `BOX_FEATURES`; {} where a table does not have all four.
+    """Returns the column of each of `BOX_FEATURES`; {} if a side has no column.
 
-    Columns may have the names of the features, or plain ones such as `xmin`, `x_min`, `XMin`.
+    Columns may have the names of the features, or plain names like `xmin`, `x_min`, `XMin`.
     """
     prefix = BOX_FEATURES[0].removesuffix("xmin")
     plain = {
@@ -390,7 +365,7 @@ def box_sides(bbox_format: str, names: Sequence[str]) -> dict[str, str]:
 
 
 def is_number_in_each(cells: Sequence[Any]) -> bool:
-    """Returns whether the cells that are not empty are numbers, and there are some."""
+    """Returns whether there are non-empty cells, and all of them are numbers."""
     given = [cell for cell in map(_parse_cell, cells) if cell is not None]
     return bool(given) and all(type(cell) in (int, float) for cell in given)
 
@@ -398,20 +373,15 @@ def is_number_in_each(cells: Sequence[Any]) -> bool:
 def check_boxes(
     where: str, sides: Mapping[str, Sequence[float]], bbox_format: str = RELATIVE
 ) -> None:
-    """Checks the boxes of one row: side → values, one per box.
+    """Checks the boxes of one row: name of a side → values, one per box.
 
-    Raises:
-        UserError: Sides have different numbers of values, or are neither pixels nor relative to the
-            picture, as `bbox_format` has them.
+    Raises `UserError` if sides have different numbers of values, or values of the wrong unit.
     """
     lengths = {name: len(values) for name, values in sides.items()}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name} {count}" for name, count in lengths.items())
-        raise UserError(
-            f"{where} has boxes with sides of different number ({counts})",
-            expected="one value of each per box",
-            remedy="fix the row",
-        )
+        problem = f"{where} has boxes with sides of different number ({counts})"
+        raise UserError(problem, expected="one value of each per box", remedy="fix the row")
     for name, values in sides.items():
         if bbox_format != RELATIVE:
             if not all(map(math.isfinite, values)):
@@ -419,11 +389,7 @@ def check_boxes(
             continue
         bad = [v for v in values if not -_BOX_MARGIN <= v <= 1 + _BOX_MARGIN]
         if bad:
-            raise UserError(
-                f"{where} has {bad[0]:g} in column {name!r}",
-                expected="0 to 1, relative to the picture",
-                remedy="of pixels say "
-                + Arg("bbox_format", PIXELS)
-                + " or "
-                + Arg("bbox_format", XYWH),
-            )
+            pixels = Arg("bbox_format", PIXELS) + " or " + Arg("bbox_format", XYWH)
+            problem = f"{where} has {bad[0]:g} in column {name!r}"
+            expected = "0 to 1, relative to the picture"
+            raise UserError(problem, expected=expected, remedy="of pixels say " + pixels)

@@ -1,7 +1,7 @@
-"""Parquet files that hold pictures, as the Hugging Face Hub has them.
+"""Reads pictures from Parquet files, as the Hugging Face Hub stores them.
 
-A Parquet column stores its values compressed, so that no range of bytes is one picture. The
-pictures of some row groups are therefore written, once, into a spooled file.
+A Parquet column stores its values compressed, so no range of bytes is one picture. So the pictures
+of some row groups are written, once, into a spooled file.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from beam_pipeline.inputs.spool import check_space, spooled_path
-from beam_pipeline.inputs.tables.rows import open_parquet, row_key
+from beam_pipeline.inputs.tables.rows import first_row, open_parquet, replaced, row_key
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.manifest import SPLIT_NAMES
 
-# Rows that are held at once: pictures are large.
+# Rows that are held in memory, few as pictures are large.
 _BATCH_ROWS = 256
 # The Hub takes the split from the first word of a file's name.
 _SPLIT = re.compile(rf"({'|'.join(SPLIT_NAMES)})(?=[-_.])", re.IGNORECASE)
@@ -33,7 +33,7 @@ Row = tuple[str, dict[str, Any], ImageRef]
 
 
 def holds_pictures(kind: pa.DataType | None) -> bool:
-    """Whether a column of an Arrow type holds encoded pictures, alone or beside their paths."""
+    """Returns whether an Arrow type holds encoded pictures, alone or with their paths."""
     if kind is None:
         return False
     if pa.types.is_struct(kind):
@@ -42,10 +42,8 @@ def holds_pictures(kind: pa.DataType | None) -> bool:
 
 
 def class_names(schema: pa.Schema, column: str) -> tuple[str, ...]:
-    """Returns the class names of an integer column, by class number; none if the file has no names.
-
-    Hugging Face's `datasets` writes the names into the metadata of the schema.
-    """
+    """Returns the class names of an integer column by class number; () if the file has no names."""
+    # Hugging Face's `datasets` writes the names into the metadata of the schema.
     with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         names = features[column]["names"]
@@ -57,10 +55,9 @@ def class_names(schema: pa.Schema, column: str) -> tuple[str, ...]:
 def read_rows(
     path: str, columns: Sequence[str], image: str, row_groups: range | None, spool: str
 ) -> Iterator[Row]:
-    """Yields the rows of a part of a Parquet file, their pictures written into a spooled file.
+    """Yields the rows of a part of a Parquet file, and writes their pictures into a spooled file.
 
-    The key of a picture is its path, where the file says one, else the file's name and the row's
-    number.
+    The key of a picture is its path, or else the file's name and the row's number.
 
     Raises:
         UserError: The file cannot be read, a row has no picture, or the disk is full.
@@ -68,16 +65,15 @@ def read_rows(
     found = storage.stat(path)
     with open_parquet(path) as file:
         groups = range(file.num_row_groups) if row_groups is None else row_groups
-        if found is None or groups.stop > file.num_row_groups:
-            raise UserError(
-                f"{path} was replaced while it was read", remedy="run the same command again"
-            )
+        if found is None:
+            raise replaced(path)
+        number = first_row(path, file, groups)
         spooled = spooled_path(spool, found, f"{groups.start}-{groups.stop}")
-        number = sum(file.metadata.row_group(i).num_rows for i in range(groups.start))
         blank = ImageRef("", path, None, split_of(path), mtime_ns=found.mtime_ns, spooled=spooled)
         others = [name for name in columns if name != image]
         offset = 0
         with contextlib.ExitStack() as stack:
+            # A resumed build finds the pictures that an earlier run has spooled.
             is_there = storage.exists(spooled)
             target = None if is_there else stack.enter_context(storage.open_write(spooled))
             rows: list[Row] = []
@@ -91,26 +87,26 @@ def read_rows(
                     number += 1
                     where = f"{path} row {number}"
                     if size is None:
-                        raise UserError(
-                            f"{where} has no picture in column {image!r}",
-                            expected="bytes of one",
-                            remedy="fill it in, or remove the row",
-                        )
+                        problem = f"{where} has no picture in column {image!r}"
+                        remedy = "fill it in, or remove the row"
+                        raise UserError(problem, expected="bytes of one", remedy=remedy)
                     key = name or row_key(where)
                     ref = blank._replace(key=key, size_bytes=size, offset_bytes=offset)
                     rows.append((where, row, ref))
                     offset += size
+        # The spooled file appears under its name when the stack is closed, so no row comes earlier.
         yield from rows
 
 
 def _pictures(column: pa.Array) -> tuple[memoryview, list[int | None], list[str | None]]:
-    """All bytes of a column's pictures, the size of each (None for no picture), and their paths."""
+    """Returns the bytes of a column's pictures, their sizes (None for no picture), and paths."""
     paths: list[str | None] = [None] * len(column)
     if pa.types.is_struct(column.type):
         if column.type.get_field_index("path") >= 0:
             paths = pc.struct_field(column, "path").to_pylist()
         column = pc.struct_field(column, "bytes")
     column = column.cast(pa.large_binary())
+    # Large binary arrays have 64-bit offsets into one buffer, so the bytes need no copy.
     _, offsets, values = column.buffers()
     ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
     given = column.is_valid().to_pylist()
@@ -119,6 +115,6 @@ def _pictures(column: pa.Array) -> tuple[memoryview, list[int | None], list[str 
 
 
 def split_of(path: str) -> str | None:
-    """Returns the split that a file's name begins with, as in `train-00000-of-00004.parquet`."""
+    """Returns the split that begins a file's name, as in `train-00000-of-00004.parquet`."""
     found = _SPLIT.match(path.rpartition("/")[2])
     return found[1] if found else None

@@ -1,8 +1,8 @@
-"""The rows of a file of an image table, each with where it is: CSV, JSON Lines or Parquet.
+"""Reads the rows of an image table from CSV, JSON Lines or Parquet, each with its location.
 
-CSV and JSON Lines are read by Python's own parsers. Of pyarrow's, that of CSV takes all behind a
-quote that is never closed for one cell, and that of JSON refuses `3` and `"007"` in one column and
-makes a date of text; neither names the row. A Parquet file is read in parts, by several workers.
+Python's own parsers read CSV and JSON Lines. The parsers of pyarrow do not name the row of an
+error. Its CSV parser takes everything behind an unclosed quote as one cell. Its JSON parser refuses
+`3` and `"007"` in one column and turns texts into dates.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
+from beam_pipeline.inputs.layout import wrong_input
 from beam_pipeline.inputs.tables.cells import MAX_WHOLE_FLOAT32
 from beam_pipeline.planning.classes import is_text
 from imageshards import storage
@@ -29,29 +30,29 @@ from imageshards.text import counted
 # `FILE line N` or `FILE row N`, and the row's cells by column name.
 Row = tuple[str, dict[str, Any]]
 
-# The default limit of the csv module, 128 KiB, is too small for long captions and many boxes. A
-# cell larger than this is most likely a quote that was never closed.
+# The csv module's default of 128 KiB is too small for long captions and many boxes. A larger cell
+# than this is most likely an unclosed quote.
 _MAX_CELL_CHARACTERS = 16 * 1024 * 1024
 # Columns in which pandas stores its row index.
 _INDEX_COLUMNS = ("", "__index_level_0__")
-# Between the cells of a CSV file, the likeliest first.
+# Separators between the cells of a CSV file, the most common first.
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
-# What Excel writes before the header.
+# Excel writes this line before the header.
 _SEPARATOR_LINE = re.compile(r'"?sep=([^"\r\n])"?[,;\t]*\s*', re.IGNORECASE)
 _QUOTED = re.compile('"[^"]*"')
 _BATCH_ROWS = 1000
-# Of a part of a Parquet file, about: a second of work.
+# Limits of a part of a Parquet file: rows of a second of work, bytes of spooled pictures.
 _PART_ROWS = 100_000
-_PART_BYTES = 128 << 20  # of pictures, which are spooled
+_PART_BYTES = 128 << 20
 
 
 def read_rows(
     path: str, columns: Sequence[str] | None = None, row_groups: range | None = None
 ) -> Iterator[Row]:
-    """Reads the rows of a file in order; its name tells the format, CSV by default.
+    """Yields the rows of a file in order. The file's name decides the format; the default is CSV.
 
-    Columns without a name and the row index of pandas are left out. Only a Parquet file saves time
-    by `columns`, and has `row_groups`, a part of `parts(path)`; all by default.
+    Columns without a name and the row index of pandas are left out. `columns` saves time with
+    Parquet files only. `row_groups` is a part of `parts(path)` of a Parquet file; None means all.
 
     Raises:
         UserError: The file cannot be read, lacks a column, or a row is damaged.
@@ -64,20 +65,19 @@ def read_rows(
 
 
 def row_key(where: str) -> str:
-    """Returns the key of a row that has none: the name of its file, and its number."""
+    """Returns the key of a row without a key: the name of its file, and its number."""
     return where.rpartition("/")[2]
 
 
 def is_parquet(path: str) -> bool:
-    """Whether it is a Parquet file, whose columns have types."""
+    """Returns whether a path has the ending of a Parquet file."""
     return path.lower().endswith((".parquet", ".pq"))
 
 
 def parts(path: str) -> list[range | None]:
-    """Row groups that are read by one worker each; None is the whole of any other file.
+    """Returns the row groups that each worker reads; [None], the whole, for a file of text.
 
-    Raises:
-        UserError: The file cannot be read.
+    Raises `UserError` if the file cannot be read.
     """
     if not is_parquet(path):
         return [None]
@@ -90,11 +90,7 @@ def parts(path: str) -> list[range | None]:
 
 
 def parquet_schema(path: str) -> pa.Schema:
-    """Column names and types of a Parquet file.
-
-    Raises:
-        UserError: It cannot be read, or names a column twice.
-    """
+    """Returns column names and types of a Parquet file; raises `UserError` for equal names."""
     with open_parquet(path) as file:
         schema = file.schema_arrow
     _check_unique(path, schema.names)
@@ -104,11 +100,9 @@ def parquet_schema(path: str) -> pa.Schema:
 
 
 def whole_numbers_with_nulls(path: str, schema: pa.Schema) -> set[str]:
-    """The integer columns of a Parquet file that have nulls, where float32 holds all their values.
-
-    The statistics of the file say so, where it has them.
-    """
+    """Returns the integer columns with nulls whose values float32 can represent exactly."""
     kinds = zip(schema.names, schema.types, strict=True)
+    # The statistics in the file's footer are enough. Columns without statistics stay integers.
     names = {n for n, kind in kinds if pa.types.is_integer(kind) or pa.types.is_boolean(kind)}
     with_nulls, large = set(), set()
     with open_parquet(path) as file:
@@ -126,26 +120,20 @@ def whole_numbers_with_nulls(path: str, schema: pa.Schema) -> set[str]:
 
 def _unreadable(path: str, e: Exception) -> UserError:
     reason = getattr(e, "strerror", None) or next(iter(str(e).splitlines()), type(e).__name__)
-    return UserError(
-        argument="input",
-        received=f"{path!r}, which cannot be read ({reason})",
-        remedy="fix the path or its permissions",
-    )
+    problem = f"which cannot be read ({reason})"
+    return wrong_input(path, problem, remedy="fix the path or its permissions")
 
 
 def _lines(path: str) -> Iterator[str]:
-    """The lines of a text file with their ends: LF, CRLF or CR."""
+    """Yields the lines of a text file with their ends: LF, CRLF or CR."""
     try:
         with storage.open_read(path) as file:
-            # Bytes that are no UTF-8 become surrogates, so that their line can be named.
+            # Bytes that are not UTF-8 become surrogates, so that the error can name their line.
             text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
             for number, line in enumerate(text, start=1):
                 if not line.isascii() and not is_text(line):
-                    raise UserError(
-                        argument="input",
-                        received=f"{path!r}, whose line {number} is not UTF-8 text",
-                        remedy="save the file as UTF-8",
-                    )
+                    problem = f"whose line {number} is not UTF-8 text"
+                    raise wrong_input(path, problem, remedy="save the file as UTF-8")
                 yield line
     except OSError as e:
         raise _unreadable(path, e) from e
@@ -159,7 +147,7 @@ def _csv_rows(path: str, columns: Sequence[str] | None) -> Iterator[Row]:
     if declared := _SEPARATOR_LINE.fullmatch(first):
         first, skipped = next(lines, ""), 1
         separator = declared[1]
-    else:  # what the header has most of, outside of quotes; of equals the first
+    else:  # the most frequent separator of the header outside of quotes; the first of equals
         separator = max(_SEPARATORS, key=_QUOTED.sub("", first).count)
     reader = csv.reader(itertools.chain([first], lines), strict=True, delimiter=separator)
     line = 1 + skipped
@@ -167,7 +155,7 @@ def _csv_rows(path: str, columns: Sequence[str] | None) -> Iterator[Row]:
         header = next(reader, [])
         _check_unique(f"{path} line {line}", header)
         _check_present(path, columns, header)
-        # The first line of a row whose cells have line breaks.
+        # Cells may contain line breaks, so a row begins behind the last line of the row before.
         line = reader.line_num + 1 + skipped
         for cells in reader:
             if cells and len(cells) != len(header):
@@ -191,7 +179,7 @@ def _check_unique(where: str, names: Sequence[str]) -> None:
 
 
 def _check_present(path: str, columns: Sequence[str] | None, names: Sequence[str]) -> None:
-    """Columns are found in the first file; every other file must have them."""
+    # The columns come from the first file, and all files must have them.
     absent = [name for name in columns or () if name not in names]
     if absent:
         raise UserError(
@@ -226,15 +214,22 @@ def _parquet_rows(
     with open_parquet(path) as file:
         _check_present(path, columns, file.schema_arrow.names)
         groups = range(file.num_row_groups) if row_groups is None else row_groups
-        if groups.stop > file.num_row_groups:
-            raise UserError(
-                f"{path} was replaced while it was read", remedy="run the same command again"
-            )
-        number = sum(file.metadata.row_group(i).num_rows for i in range(groups.start))
+        number = first_row(path, file, groups)
         for batch in file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=wanted):
             for row in batch.to_pylist():
                 number += 1
                 yield f"{path} row {number}", row
+
+
+def first_row(path: str, file: parquet.ParquetFile, row_groups: range) -> int:
+    """Returns the index of the first row of some row groups."""
+    if row_groups.stop > file.num_row_groups:
+        raise replaced(path)
+    return sum(file.metadata.row_group(i).num_rows for i in range(row_groups.start))
+
+
+def replaced(path: str) -> UserError:
+    return UserError(f"{path} was replaced while it was read", remedy="run the same command again")
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The columns of an image table (CSV, JSON Lines, Parquet): their roles and their types."""
+"""Finds the roles and types of the columns of an image table (CSV, JSON Lines, Parquet)."""
 
 from __future__ import annotations
 
@@ -6,23 +6,14 @@ import dataclasses
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from beam_pipeline.inputs.folders import matching_files
-from beam_pipeline.inputs.tables import pictures
-from beam_pipeline.inputs.tables.cells import (
-    about_commas,
-    box_sides,
-    check_box_columns,
-    column_of,
-    column_of_arrow,
-    infer,
-    is_list,
-    is_number_in_each,
-    shown,
-)
+from beam_pipeline.inputs.layout import unfit_option, wrong_input
+from beam_pipeline.inputs.tables import cells, pictures
+from beam_pipeline.inputs.tables.cells import shown, wrong_cell
 from beam_pipeline.inputs.tables.rows import (
     Row,
     is_parquet,
@@ -34,27 +25,17 @@ from beam_pipeline.options import RELATIVE, XYWH, ColumnSpec, InputOptions
 from imageshards import storage
 from imageshards.errors import Arg, Text, UserError
 from imageshards.images.options import EXTENSIONS
-from imageshards.manifest import (
-    BOX_CLASS_FEATURE,
-    BOX_FEATURES,
-    NONE,
-    ONE,
-    RECORD_NAMES,
-    SEVERAL,
-)
+from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, NONE, ONE, RECORD_NAMES, SEVERAL
 from imageshards.storage import is_local
 
 # Rows from which the type of an undeclared column is inferred.
 INFERENCE_ROWS = 1000
-
-# Rows from which a hint is taken where a column is missing.
+# Rows that are searched for a hint if a column is missing.
 _HINT_ROWS = 100
 _ZEROS_AND_ONES = {"0", "1", "0.0", "1.0", "False", "True"}
-
-# In place of a key column: rows are numbered.
+# Replaces the name of a key column if rows are numbered.
 ROW_NUMBERS = "none"
-
-# What columns of a role are mostly called.
+# Usual names of the column of a role, the most likely first.
 _USUAL_NAMES = {
     "image": (
         "image", "path", "uri", "file", "filename", "file_name", "image_path", "image_uri", "url",
@@ -69,23 +50,22 @@ _USUAL_NAMES = {
 
 @dataclasses.dataclass(frozen=True)
 class TableSchema:
-    """What each column of an image table is for.
+    """Purpose of each column of an image table.
 
     Attributes:
-        image, label: Columns of the image path and of the class name or names; the latter is ""
-            where images have none.
-        key, split, group: Columns of these, if there are any.
+        image: Column of the image path, or of the pictures in a Parquet file.
+        label: Column of the class name or names; "" if images have no label.
+        key, split, group: Columns of the keys, splits and groups, if there are any.
         columns: Extra columns, which become features.
-        warnings: What a person should hear of the columns, in sentences.
+        warnings: Sentences about the columns, for the user.
         several: Whether images have several labels, in lists or texts.
-        separator: What is between those of a text.
+        separator: Separator between several labels in a text.
         any_path: Whether rows may name files outside of the folder of their table.
-        class_names: Class names by number, for a label column of numbers; empty if a number is
-            itself the name of a class.
+        class_names: Class names by number; () if a number is itself the name of a class.
         has_pictures: Whether the image column of a Parquet file holds pictures, not paths.
         bbox_format: How the sides of boxes are written.
         box_a_row: Whether each row holds one box, so that the rows of an image become one record.
-        cells_of: Extra column → column of the table that holds its cells, where the names differ.
+        cells_of: Extra column → column of the table with its cells, if the names differ.
     """
 
     image: str
@@ -112,33 +92,22 @@ class TableSchema:
         return list(dict.fromkeys([*filter(None, roles), *map(self.column_of, self.columns)]))
 
     def column_of(self, column: ColumnSpec) -> str:
-        """The name of an extra column in the table."""
+        """Returns the name of an extra column in the table."""
         return self.cells_of.get(column.name, column.name)
 
 
 def table_files(path: str) -> list[str]:
-    """The files of an image table: the path itself, or those that match a glob, ordered by path.
-
-    Raises:
-        UserError: None matches.
-    """
-    names = matching_files(path)
-    if names:
-        return names
-    raise UserError(
-        argument="input",
-        received=f"{path!r}, which matches no file",
-        expected="image tables (.csv, .jsonl, .parquet) outside of finished datasets",
-        remedy="fix the pattern",
-    )
+    """Returns the sorted files of an image table; raises `UserError` if no file matches."""
+    expected = "image tables (.csv, .jsonl, .parquet) outside of finished datasets"
+    return matching_files(path, expected)
 
 
 def read_schema(source: InputOptions) -> TableSchema:
     """Finds the columns' roles and types from the options, the header and the first rows.
 
     Raises:
-        UserError: A column is missing, named twice, has the name of a record feature, or a
-            type that boxes cannot have; or its bucket cannot be used.
+        UserError: A column is missing, named twice, has the name of a record feature, or a type
+            that boxes cannot have; or the bucket of the table cannot be used.
     """
     if not is_local(source.input):
         storage.check_bucket(source.input, "input")
@@ -148,11 +117,7 @@ def read_schema(source: InputOptions) -> TableSchema:
     else:
         head = list(itertools.islice(read_rows(first), INFERENCE_ROWS))
         if not head:
-            raise UserError(
-                argument="input",
-                received=f"{first!r}, which has no row",
-                expected="a header and one row per image",
-            )
+            raise wrong_input(first, "which has no row", "a header and one row per image")
         found = schema_of_rows(source, head)
     if found.box_a_row and found.key and source.key_column is None and not found.has_pictures:
         _check_keys(first, found.image, found.key)
@@ -162,6 +127,7 @@ def read_schema(source: InputOptions) -> TableSchema:
 def _parquet_table(source: InputOptions, path: str) -> TableSchema:
     arrow = parquet_schema(path)
     types = dict(zip(arrow.names, arrow.types, strict=True))
+    # NaN takes the place of null, which an integer column could not hold.
     types |= dict.fromkeys(whole_numbers_with_nulls(path, arrow), pa.float64())
     found = schema_of_rows(source, [], types)
     if not found.has_pictures:
@@ -175,41 +141,30 @@ def schema_of_rows(
     types: Mapping[str, pa.DataType] = MappingProxyType({}),
     unused: Collection[str] = (),
 ) -> TableSchema:
-    """Finds the columns' roles and types from the first rows, or from the types of Arrow.
+    """Finds the columns' roles and types from the first rows, or from Arrow's types.
 
-    Args:
-        source: The input.
-        head: The first rows.
-        types: Of a Parquet file, which is not read for this.
-        unused: Roles for which no column is looked for, unless a flag names one.
-
-    Raises:
-        UserError: As `read_schema`.
+    `head` are the first rows of a text format, `types` the types of a Parquet file. Roles in
+    `unused` get a column only if a flag names one. Raises `UserError` as `read_schema`.
     """
     names = list(types) or list(dict.fromkeys(name for _, row in head for name in row))
-    sides = _sides(source, names)
-    box_a_row = bool(sides) and all(_are_numbers(name, head, types) for name in sides.values())
-    unused = {*unused, *(["label"] if source.label == NONE and not box_a_row else [])}
-    roles = {
-        role: _role(source, names, role, types, head)
-        if role not in unused or getattr(source, f"{role}_column") is not None
-        else None
-        for role in _USUAL_NAMES
-    }
+    table = _Table(source, names, head, types)
+    sides = table.sides()
+    box_a_row = bool(sides) and all(map(table.has_numbers, sides.values()))
+    if source.label == NONE and not box_a_row:
+        unused = {*unused, "label"}
+    roles = {role: table.role(role, role in unused) for role in _USUAL_NAMES}
     image, label = roles["image"] or "", roles["label"] or ""
     cells_of = {feature: name for feature, name in sides.items() if feature != name}
-    if box_a_row and _is_class_of_box(source, label, names, head, types):
+    if box_a_row and table.has_class_of_box(label):
         cells_of[BOX_CLASS_FEATURE] = label
     if source.label == NONE:
         roles["label"] = cells_of.get(BOX_CLASS_FEATURE)
         label = ""
         if source.label_column != roles["label"] and source.label_column is not None:
-            raise UserError(
-                argument="label_column",
-                received=f"{source.label_column!r} with " + Arg("label", NONE),
-                remedy="leave one of them out",
-            )
-    columns, warnings = _features(source, head, types, names, roles, cells_of)
+            received = f"{source.label_column!r} with " + Arg("label", NONE)
+            remedy = "leave one of them out"
+            raise UserError(argument="label_column", received=received, remedy=remedy)
+    columns, warnings = table.features(roles, cells_of)
     return TableSchema(
         image, label, roles["key"], roles["split"], roles["group"], columns, warnings,
         several=source.label == SEVERAL, separator=source.label_separator,
@@ -219,163 +174,155 @@ def schema_of_rows(
     )  # fmt: skip
 
 
-def _features(
-    source: InputOptions,
-    head: Sequence[Row],
-    types: Mapping[str, pa.DataType],
-    names: Sequence[str],
-    roles: Mapping[str, str | None],
-    cells_of: Mapping[str, str],
-) -> tuple[tuple[ColumnSpec, ...], tuple[str, ...]]:
-    """The extra columns, as --columns declares them or as they seem to be, and warnings of them."""
-    used, label = set(roles.values()), roles["label"]
-    cells = {name: [(where, row.get(name)) for where, row in head] for name in names}
-    cells |= {feature: cells[name] for feature, name in cells_of.items()}
-    features = [name for name in names if name not in cells_of.values() or name in used]
-    features += cells_of
-    columns = source.columns
-    warnings: list[str] = []
-    if source.label == ONE and label:
-        warnings += _about_labels(label, cells[label])
-    if columns is None:
-        kinds = {n: types.get(cells_of.get(n, n)) for n in features if n not in used}
-        if BOX_CLASS_FEATURE in cells_of:
-            kinds[BOX_CLASS_FEATURE] = pa.string()  # a number names a class, too
-        columns = tuple(
-            column_of(name, cells[name]) if kind is None else column_of_arrow(name, kind)
-            for name, kind in kinds.items()
-        )
-        warnings += [each for spec in columns for each in about_commas(spec, cells[spec.name])]
-    _check_columns(source, features, columns)
-    used |= {cells_of.get(column.name, column.name) for column in columns}
-    if columns and (left_out := [name for name in names if name not in used]):
-        warnings.append(
-            f"--columns leaves out {_quoted(left_out)} of --input; name what is to stay"
-        )
-    return columns, tuple(warnings)
+class _Table(NamedTuple):
+    """Names of a table's columns, with its first rows (text formats) or its types (Parquet)."""
 
+    source: InputOptions
+    names: Sequence[str]
+    head: Sequence[Row]
+    types: Mapping[str, pa.DataType]
 
-def _sides(source: InputOptions, names: Sequence[str]) -> dict[str, str]:
-    """The columns of the sides of boxes; {} if the table has none, or --columns names none."""
-    declared = None if source.columns is None else {column.name for column in source.columns}
-    sides = box_sides(source.bbox_format, names)
-    if declared is not None and declared.isdisjoint(BOX_FEATURES):
-        sides = {}
-    if source.bbox_format != RELATIVE and not sides:
-        wanted = "x, y, width, height" if source.bbox_format == XYWH else "xmin, ymin, xmax, ymax"
-        raise UserError(
-            argument="bbox_format",
-            received=f"{source.bbox_format}, but "
-            + Arg("input")
-            + f" {source.input!r} has the columns {_quoted(names)}",
-            expected=f"{wanted}, and no " + Arg("columns") + " without boxes",
-        )
-    return sides
+    def features(
+        self, roles: Mapping[str, str | None], cells_of: Mapping[str, str]
+    ) -> tuple[tuple[ColumnSpec, ...], tuple[str, ...]]:
+        """Returns the extra columns, declared by --columns or inferred, and warnings about them."""
+        used, label = set(roles.values()), roles["label"]
+        values = {name: [(where, row.get(name)) for where, row in self.head] for name in self.names}
+        values |= {feature: values[name] for feature, name in cells_of.items()}
+        # A side with another name than its feature is replaced by the feature. A label column
+        # stays, as it has a role, too.
+        features = [name for name in self.names if name not in cells_of.values() or name in used]
+        features += cells_of
+        columns = self.source.columns
+        warnings: list[str] = []
+        if self.source.label == ONE and label:
+            warnings += _about_labels(label, values[label])
+        if columns is None:
+            kinds = {n: self.types.get(cells_of.get(n, n)) for n in features if n not in used}
+            if BOX_CLASS_FEATURE in cells_of:
+                # Numbers of classes become their names, so the type is text in any case.
+                kinds[BOX_CLASS_FEATURE] = pa.string()
+            columns = tuple(
+                cells.column_of(n, values[n]) if kind is None else cells.column_of_arrow(n, kind)
+                for n, kind in kinds.items()
+            )
+            for spec in columns:
+                warnings += cells.about_commas(spec, values[spec.name])
+        for column in columns:
+            if column.name not in features:
+                raise self.lacks("columns", column.name, features)
+            if column.name in RECORD_NAMES:
+                problem = f"with a column {column.name!r}, a name that records use themselves"
+                raise wrong_input(self.source.input, problem, remedy="rename the column")
+        cells.check_box_columns(self.source.input, columns)
+        used |= {cells_of.get(column.name, column.name) for column in columns}
+        if columns and (left_out := [name for name in self.names if name not in used]):
+            text = f"--columns leaves out {_quoted(left_out)} of --input; name what is to stay"
+            warnings.append(text)
+        return columns, tuple(warnings)
 
+    def lacks(self, argument: str, column: str, names: Sequence[str]) -> UserError:
+        received = f"{column!r}, but {self.source.input!r} has the columns {_quoted(names)}"
+        return UserError(argument=argument, received=received)
 
-def _are_numbers(name: str, head: Sequence[Row], types: Mapping[str, pa.DataType]) -> bool:
-    """Whether each cell of a column is one number, as far as the types or the first rows show."""
-    if types:
-        return pa.types.is_integer(types[name]) or pa.types.is_floating(types[name])
-    return is_number_in_each([row.get(name) for _, row in head])
+    def sides(self) -> dict[str, str]:
+        """Returns the columns of the sides of boxes; {} if the table or --columns has none."""
+        source = self.source
+        sides = cells.box_sides(source.bbox_format, self.names)
+        declared = source.columns
+        if declared is not None and {column.name for column in declared}.isdisjoint(BOX_FEATURES):
+            sides = {}
+        if source.bbox_format != RELATIVE and not sides:
+            is_sized = source.bbox_format == XYWH
+            wanted = "x, y, width, height" if is_sized else "xmin, ymin, xmax, ymax"
+            problem = f"has the columns {_quoted(self.names)}"
+            expected = f"{wanted}, and no " + Arg("columns") + " without boxes"
+            raise unfit_option("bbox_format", source.bbox_format, source.input, problem, expected)
+        return sides
 
+    def has_numbers(self, name: str) -> bool:
+        """Returns whether each cell of a column is one number, by its type or the first rows."""
+        if self.types:
+            kind = self.types[name]
+            return pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        return cells.is_number_in_each([row.get(name) for _, row in self.head])
 
-def _is_class_of_box(
-    source: InputOptions,
-    label: str,
-    names: Sequence[str],
-    head: Sequence[Row],
-    types: Mapping[str, pa.DataType],
-) -> bool:
-    """Whether the label column of a table with one box a row holds one class, that of the box."""
-    if not label or BOX_CLASS_FEATURE in names or source.label_separator:
-        return False
-    is_nested = label in types and pa.types.is_nested(types[label])
-    return not is_nested and not any(is_list(row.get(label)) for _, row in head)
+    def has_class_of_box(self, label: str) -> bool:
+        """Returns whether the label column of a table with one box a row holds one class each."""
+        if not label or BOX_CLASS_FEATURE in self.names or self.source.label_separator:
+            return False
+        is_nested = label in self.types and pa.types.is_nested(self.types[label])
+        return not is_nested and not any(cells.is_list(row.get(label)) for _, row in self.head)
+
+    def role(self, role: str, is_unused: bool) -> str | None:
+        """Returns the column of a role, named by its flag or, unless unused, by a usual name."""
+        source, names, types = self.source, self.names, self.types
+        given: str | None = getattr(source, f"{role}_column")
+        if given is None and is_unused:
+            return None
+        if (role, given) == ("key", ROW_NUMBERS):
+            return ROW_NUMBERS
+        if given is not None and given not in names:
+            raise self.lacks(f"{role}_column", given, names)
+        usual = _USUAL_NAMES[role]
+        # The exact name wins over a name that differs in case or spaces; of equals, the first.
+        in_any_case = {name.strip().lower(): name for name in reversed(names)}
+        by_name = in_any_case | {name: name for name in names}
+        found = given or next((by_name[name] for name in usual if name in by_name), None)
+        if role == "image" and given is None:
+            # Pictures win over paths; of several columns with pictures, a usual name wins.
+            named = (name for name in (found, *types) if name)
+            found = next((n for n in named if pictures.holds_pictures(types.get(n))), found)
+        if found is None and (role == "image" or (role == "label" and source.label != NONE)):
+            expected = f"one named {' or '.join(usual[:2])}, or " + Arg(f"{role}_column")
+            if role == "label":
+                expected += ", or " + Arg("label", NONE)
+            problem = f"which has no {role} column among {_quoted(names)}"
+            raise wrong_input(source.input, problem, expected + self.hint(role))
+        return found
+
+    def hint(self, role: str) -> Text:
+        """Returns a hint from the first rows of a table that lacks a column."""
+        # Only the types of a Parquet file were read until now.
+        first = self.head or read_rows(table_files(self.source.input)[0])
+        rows = [row for _, row in itertools.islice(first, _HINT_ROWS)]
+        values = {name: [row.get(name) for row in rows] for name in self.names}
+        if any(map(_is_image_name, self.names)):
+            return ": its first line looks like a row, so write a header like image,label above it"
+        with_names = [name for name, found in values.items() if any(map(_is_image_name, found))]
+        if role == "image" and with_names:
+            return " (" + Arg("image_column", with_names[0]) + " holds names of images)"
+        one_hot = [name for name, found in values.items() if {*map(str, found)} <= _ZEROS_AND_ONES]
+        if role == "label" and rows and len(one_hot) > 1:
+            return (
+                f": {_quoted(one_hot)} hold 0 and 1 as one-hot labels do, so write the name of "
+                "each row's class into one column, or lists of names and say "
+                + Arg("label", SEVERAL)
+            )
+        return ""
 
 
 def _check_keys(path: str, image: str, column: str) -> None:
-    """Refuses a column of keys that tells the boxes of one image apart, unless a flag names it."""
+    """Refuses a key column that gives one image several keys, unless a flag names the column."""
     keys: dict[str, Any] = {}
     for where, row in itertools.islice(read_rows(path, [image, column]), INFERENCE_ROWS):
         name, key = str(row.get(image)), row.get(column)
         if keys.setdefault(name, key) != key:
-            raise UserError(
-                f"{where} has {shown(key)} in column {column!r} of the image {name!r}, and a row "
-                f"above has {shown(keys[name])}",
-                expected="one key for each image",
-                remedy="say "
-                + Arg("key_column", image)
-                + ", or "
-                + Arg("key_column", column)
-                + " to have a record for each box",
-            )
+            one_record, record_a_box = Arg("key_column", image), Arg("key_column", column)
+            remedy = "say " + one_record + ", or " + record_a_box + " to have a record for each box"
+            more = f" of the image {name!r}, and a row above has {shown(keys[name])}"
+            raise wrong_cell(where, column, key, "one key for each image", remedy, more)
 
 
-def _about_labels(name: str, cells: Sequence[tuple[str, Any]]) -> Iterator[str]:
-    """A warning of labels that all are numbers, some with decimals: hardly names of classes."""
-    given = [cell for _, cell in cells if cell not in (None, "")]
-    decimal = next((cell for cell in given if infer(name, [cell]).kind == "float"), None)
-    if decimal is not None and infer(name, given) == ColumnSpec(name, "float"):
+def _about_labels(name: str, values: Sequence[tuple[str, Any]]) -> Iterator[str]:
+    """Yields a warning if all labels are numbers, some with decimals, so hardly class names."""
+    given = [cell for _, cell in values if cell not in (None, "")]
+    decimal = next((cell for cell in given if cells.infer(name, [cell]).kind == "float"), None)
+    if decimal is not None and cells.infer(name, given) == ColumnSpec(name, "float"):
         yield (
             f"column {name!r} of --input has numbers such as {decimal}, and each becomes a class; "
             "name a column of classes by --label_column: a number to be learnt is an extra column"
         )
-
-
-def _role(
-    source: InputOptions,
-    names: Sequence[str],
-    role: str,
-    types: Mapping[str, pa.DataType],
-    head: Sequence[Row],
-) -> str | None:
-    """The column of a role: the one that its flag names, or one of a usual name."""
-    given: str | None = getattr(source, f"{role}_column")
-    if given is not None and given not in names and (role, given) != ("key", ROW_NUMBERS):
-        raise UserError(
-            argument=f"{role}_column",
-            received=f"{given!r}, but {source.input!r} has the columns {_quoted(names)}",
-        )
-    usual = _USUAL_NAMES[role]
-    in_any_case = {name.strip().lower(): name for name in reversed(names)}
-    by_name = in_any_case | {name: name for name in names}
-    if role == "key" and given == ROW_NUMBERS:
-        return ROW_NUMBERS
-    found = given or next((by_name[name] for name in usual if name in by_name), None)
-    if role == "image" and given is None:
-        with_pictures = (n for n in (found, *types) if n and pictures.holds_pictures(types.get(n)))
-        found = next(with_pictures, found)
-    if found is None and (role == "image" or (role == "label" and source.label != NONE)):
-        other = ", or " + Arg("label", NONE) if role == "label" else ""
-        raise UserError(
-            argument="input",
-            received=f"{source.input!r}, which has no {role} column among {_quoted(names)}",
-            expected=f"one named {' or '.join(usual[:2])}, or "
-            + Arg(f"{role}_column")
-            + other
-            + _hint(source, head, names, role),
-        )
-    return found
-
-
-def _hint(source: InputOptions, head: Sequence[Row], names: Sequence[str], role: str) -> Text:
-    """What the first rows of a table say about a column of a role that it seems to lack."""
-    first = head or read_rows(table_files(source.input)[0])  # of Parquet, only types were read
-    rows = [row for _, row in itertools.islice(first, _HINT_ROWS)]
-    cells = {name: [row.get(name) for row in rows] for name in names}
-    with_names = [name for name in names if any(map(_is_image_name, cells[name]))]
-    if any(map(_is_image_name, names)):
-        return ": its first line looks like a row, so write a header such as image,label above it"
-    if role == "image" and with_names:
-        return " (" + Arg("image_column", with_names[0]) + " holds names of images)"
-    one_hot = [name for name in names if {*map(str, cells[name])} <= _ZEROS_AND_ONES]
-    if role == "label" and rows and len(one_hot) > 1:
-        return (
-            f": {_quoted(one_hot)} hold 0 and 1 as one-hot labels do, so write the name of each "
-            "row's class into one column, or a list of names and say " + Arg("label", SEVERAL)
-        )
-    return ""
 
 
 def _is_image_name(cell: Any) -> bool:
@@ -383,24 +330,5 @@ def _is_image_name(cell: Any) -> bool:
 
 
 def _quoted(names: Sequence[str]) -> str:
-    # Quotes show a space before or after a name.
+    # Quotes make a space before or after a name visible.
     return ", ".join(repr(name) for name in names) or "none"
-
-
-def _check_columns(
-    source: InputOptions, names: Sequence[str], columns: Sequence[ColumnSpec]
-) -> None:
-    for column in columns:
-        if column.name not in names:
-            raise UserError(
-                argument="columns",
-                received=f"{column.name!r}, but {source.input!r} has the columns {_quoted(names)}",
-            )
-        if column.name in RECORD_NAMES:
-            raise UserError(
-                argument="input",
-                received=f"{source.input!r} with a column {column.name!r}, a name that records use "
-                "themselves",
-                remedy="rename the column",
-            )
-    check_box_columns(source.input, columns)

@@ -61,7 +61,7 @@ def test_only_the_task_of_a_killed_process_is_blamed_and_done_again(said, tmp_pa
     assert all("SIGKILL" in sentence and "shard mortal" in sentence for sentence in said)
 
 
-def test_a_process_killed_between_tasks_is_nobodys_fault(pool, said):
+def test_a_process_killed_between_tasks_blames_no_picture(pool, said):
     assert submit(pool, tasks.double, 1).result() == 2
     for worker in pool._workers:
         os.kill(worker._process.pid, signal.SIGKILL)

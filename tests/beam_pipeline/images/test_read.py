@@ -33,7 +33,7 @@ def test_every_file_comes_in_order(tmp_path, count, remote):
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_what_cannot_be_read_has_the_code_of_its_reason(tmp_path, remote):
+def test_an_unreadable_file_has_the_code_of_its_reason(tmp_path, remote):
     (tmp_path / "directory.jpg").mkdir()
     (tmp_path / "broken.jpg").symlink_to("nowhere")
     (tmp_path / "self.jpg").symlink_to("self.jpg")
@@ -55,7 +55,7 @@ def test_what_cannot_be_read_has_the_code_of_its_reason(tmp_path, remote):
     assert read(*refs) == list(names.values())
 
 
-def test_a_file_without_rights_is_said_to_be_one(tmp_path, nobody_closes):
+def test_a_file_without_read_permission_has_its_own_reason(tmp_path, nobody_closes):
     (tmp_path / "closed.jpg").write_bytes(b"x")
     nobody_closes("closed.jpg")
     for uri in (str, store_uri):

@@ -84,7 +84,7 @@ def test_answers_become_bytes_or_rejects(server, path, expected, words):
         ("/status/503?retry_after=600", "http_503", 1),
     ],
 )
-def test_an_answer_that_may_be_another_is_asked_for_again(server, path, expected, times):
+def test_only_temporary_failures_are_retried(server, path, expected, times):
     found, message = fetch(server.url + path, PATIENT)
     assert found == expected and server.times_asked(path) == times
     assert ("; tried 3 times" in message) == (found == "http_429")
@@ -149,7 +149,7 @@ def test_unreachable_and_invalid_addresses_are_told_apart():
         assert fetch(url)[0] == "url_invalid"
 
 
-def test_nobody_answers_a_connection():
+def test_a_connection_that_nobody_accepts_is_a_timeout():
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -180,7 +180,7 @@ def test_https_is_checked_and_timed(tmp_path, monkeypatch):
     urls_module._forget_pools()
 
 
-def test_files_stores_and_addresses_stand_in_one_list(server, tmp_path):
+def test_one_list_may_mix_files_stores_and_addresses(server, tmp_path):
     (tmp_path / "x.jpg").write_bytes(b"local")
     refs = [
         ImageRef("x", str(tmp_path / "x.jpg"), "a"),

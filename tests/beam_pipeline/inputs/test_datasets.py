@@ -43,13 +43,13 @@ def test_a_folder_with_a_manifest_is_a_dataset_whose_options_the_build_takes(mad
     assert found.plan.pinned_classes == ("cat", "dog")
 
 
-def test_limits_that_are_given_stay(made):
+def test_given_limits_replace_the_limits_of_the_dataset(made):
     image = ImageOptions(max_pixels=5, max_bytes=7)
     found = opened(made.directory, given={"max_pixels"}, image=image).image
     assert (found.max_pixels, found.max_bytes) == (5, made.manifest["image"]["max_bytes"])
 
 
-def test_splits_that_are_given_are_drawn_again_unless_they_are_its_own(made):
+def test_given_splits_are_drawn_again_unless_the_dataset_has_the_same(made):
     plan = PlanOptions(splits={"train": 0.5, "test": 0.5})
     again = opened(made.directory, given={"splits"}, plan=plan)
     assert isinstance(again.source, CopiedInput) and not again.source.keeps_splits

@@ -86,7 +86,7 @@ SYSTEM = "lost+found @eaDir #recycle $RECYCLE.BIN $Recycle.Bin __MACOSX @Recycle
 HIDDEN = [".hidden", ".Trashes"]
 
 
-def test_what_is_hidden_or_kept_by_a_system_is_no_class_folder_and_no_picture(tmp_path):
+def test_hidden_and_system_files_are_neither_classes_nor_pictures(tmp_path):
     names = [*SYSTEM, "System Volume Information", *HIDDEN]
     put(tmp_path, *(f"{n}/x.jpg" for n in names), *(f"a/{n}/x.jpg" for n in names), "stray.jpg")
     put(tmp_path, "a/x.jpg", "a/._x.jpg", "a/Thumbs.db", "a/lost+found too/x.jpg")

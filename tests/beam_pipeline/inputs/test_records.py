@@ -42,7 +42,7 @@ def test_records_are_listed_with_their_places(made):
         assert decode_example(payload)["image/filename"] == [ref.key.encode()]
 
 
-def test_of_a_shard_without_columns_the_index_alone_is_read(made):
+def test_listing_records_without_columns_reads_only_the_index(made):
     refs = refs_of(made)
     assert {ref.source_bytes for ref in refs} == {1000}
     (made.directory / SHARD).write_bytes(b"")
@@ -52,13 +52,13 @@ def test_of_a_shard_without_columns_the_index_alone_is_read(made):
         refs_of(made)
 
 
-def test_splits_are_left_open_where_they_are_drawn_again(made):
+def test_records_have_no_split_when_splits_are_drawn_again(made):
     source = dataclasses.replace(source_of(made), keeps_splits=False)
     path, split, entry = next(iter(shards_to_list(source)))
     assert split is None and [ref.split for ref in list_records(path, split, entry)] == [None] * 6
 
 
-def test_a_dataset_that_is_not_the_one_of_the_beginning_ends_the_build(made):
+def test_a_dataset_replaced_during_the_build_ends_the_build(made):
     source = source_of(made)
     made.manifest["fingerprint"] = "other"
     made.save()

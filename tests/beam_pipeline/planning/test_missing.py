@@ -26,7 +26,7 @@ def tables(tmp_path):
         ("a\0b/c.jpg", "'{t}' has no folder 'a\\x00b')"),
     ],
 )
-def test_the_place_where_a_path_ceases_to_exist_is_named(tables, path, said):
+def test_the_first_missing_part_of_a_path_is_named(tables, path, said):
     place = f"{tables}/{path}"
     assert why_missing(place) == f"{place!r} (the folder {said.replace('{t}', str(tables))}"
 

@@ -160,7 +160,7 @@ def test_a_bad_label_is_refused_with_its_image(label, class_names, argument):
         ({}, {("train", "none"): 3, ("test", "one"): 3}, {}, ["none and one", "ImageRef"]),
     ],
 )
-def test_what_cannot_be_planned_is_refused(counts, kinds, options, words):
+def test_inputs_that_cannot_be_planned_are_refused(counts, kinds, options, words):
     given = PlanOptions(**{"allow_one_class": True} | options)
     with refused(None, *words):
         planning.make_plan(counts, given, 1000.0, kinds)

@@ -152,7 +152,7 @@ def test_an_image_without_a_split_is_refused():
         planning.count_labels(RefBatch(refs_of({"a": 1})), None)
 
 
-def test_the_transforms_compose_in_a_pipeline_of_ones_own():
+def test_the_transforms_compose_in_a_users_own_pipeline():
     refs = refs_of({"a": 40, "b": 23})
     options = PlanOptions(num_shards={"train": 3, "validation": 2})
     given = ShardOptions(plan=options)
@@ -167,7 +167,7 @@ def test_the_transforms_compose_in_a_pipeline_of_ones_own():
 
 
 @given(st.text("abcd", max_size=60), st.integers(1, 20))
-def test_references_of_one_key_are_sent_together_all_once_and_few_wait(labels, limit):
+def test_batches_by_key_hold_every_reference_once_within_the_limit(labels, limit):
     fn = BatchByKeyFn(lambda batch: ((ref.label, ref) for ref in batch.refs))
     refs = [ImageRef(str(i), "u", label) for i, label in enumerate(labels)]
     with pytest.MonkeyPatch.context() as patch:
@@ -185,7 +185,7 @@ def test_references_of_one_key_are_sent_together_all_once_and_few_wait(labels, l
 
 
 @pytest.mark.parametrize("labels", [[None], [(), ("a",), ("a", "b", "a")]], ids=["none", "several"])
-def test_images_without_one_label_are_even_by_their_number(labels, monkeypatch):
+def test_shards_of_images_without_one_label_differ_by_one_record(labels, monkeypatch):
     monkeypatch.setattr("beam_pipeline.planning.plan.MIN_BUCKET_SIZE", 5)
     refs = [ImageRef(f"{i}.jpg", f"{i}.jpg", labels[i % len(labels)]) for i in range(101)]
     units = run(batched(refs, 7), PlanOptions(num_shards={"*": 4}))

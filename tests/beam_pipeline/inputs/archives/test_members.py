@@ -56,7 +56,7 @@ def special(name: str, kind: bytes) -> tarfile.TarInfo:
     return info
 
 
-def test_what_leads_outside_and_what_is_no_file_is_counted(tmp_path):
+def test_members_outside_the_archive_and_special_members_are_counted(tmp_path):
     members = [
         "cat/1.jpg", "./dog/2.jpg", "../out.jpg", "/etc/3.jpg", "cat/../../4.jpg", "dog/notes.txt",
         "__MACOSX/cat/._1.jpg", special("cat/l.jpg", tarfile.SYMTYPE),
@@ -116,7 +116,7 @@ def test_a_tar_that_ends_too_early_is_refused_wherever_it_is_cut(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.zip", "a.tar", "a.tar.gz", "a.tgz", "a.tar.xz"])
 @pytest.mark.parametrize("content", [b"", b"not an archive", b"\x1f\x8b\x08" + b"\0" * 30])
-def test_what_is_no_archive_is_refused_in_one_sentence(tmp_path, name, content):
+def test_a_file_that_is_no_archive_is_refused_in_one_sentence(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     with refused("input", f"'{tmp_path}/{name}'"):
         listed(tmp_path / name, spool=str(tmp_path / "spool"))
@@ -232,7 +232,7 @@ def test_braces_are_expanded_as_a_shell_does(pattern, expected):
     assert expand_braces(pattern) == expected
 
 
-def test_a_missing_archive_of_a_range_and_a_pipe_are_refused(tmp_path):
+def test_a_missing_archive_in_a_range_and_a_pipe_are_refused(tmp_path):
     tar(tmp_path / "0.tar", "cat/1.jpg")
     with refused("input", "1.tar'"):
         listed(f"{tmp_path}/{{0..1}}.tar", layout="class_folders")
@@ -251,7 +251,7 @@ def test_a_compressed_archive_is_never_read_from_its_beginning_again(tmp_path, r
     assert sum(read) <= 2 * len(packed)
 
 
-def test_archives_named_like_parts_are_warned_of_where_they_become_classes(tmp_path):
+def test_a_warning_names_archives_whose_part_names_become_classes(tmp_path):
     for name in ("photos-0001", "photos-0002"):
         tar(tmp_path / "parts" / f"{name}.tar", "1.jpg")
     told = {"part_as_class: photos-0001": 1, "part_as_class: photos-0002": 1}
@@ -268,7 +268,7 @@ def test_webdataset_samples_without_an_image_and_other_members_are_counted(tmp_p
     assert skipped == {"other_member": 2, "sample_without_image": 1}
 
 
-def test_a_webdataset_json_that_is_none_is_named_with_its_sample(tmp_path):
+def test_damaged_json_of_a_webdataset_is_named_with_its_sample(tmp_path):
     path = tar(tmp_path / "a.tar", "0.jpg", "0.json", data=b"[1]")
     with refused("", "a.tar: 0.json"):
         listed(path)

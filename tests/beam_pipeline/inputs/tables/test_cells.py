@@ -85,7 +85,7 @@ def test_cells_become_values_of_their_column(column, cell, expected):
         (FLOATS, [1.0, None]),
     ],
 )  # fmt: skip
-def test_other_cells_are_refused(column, cell):
+def test_cells_of_the_wrong_type_are_refused(column, cell):
     with refused("", "row 1", "'c'") as error:
         convert("row 1", column, cell)
     said = str(error.value)
@@ -107,7 +107,7 @@ _NUMBERS = st.one_of(st.integers(-(2**63), 2**63 - 1), st.floats(width=32))
 
 
 @given(st.lists(_NUMBERS, min_size=1), st.booleans())
-def test_numbers_written_as_text_are_what_arrow_takes_them_for(values, as_lists):
+def test_numbers_in_text_get_the_type_that_arrow_infers(values, as_lists):
     values = [[value] for value in values] if as_lists else values
     texts = list(map(json.dumps, values))
     column = infer("c", texts)
@@ -204,6 +204,6 @@ def test_labels_are_those_of_a_list_or_between_separators_each_once(cell, separa
     [("a", None), (7, None), (True, None), (["a", None], None), (["a", ""], None), ([1.5], None),
      ([["a"]], None), ({"a": 1}, None), ("[1", None), ('["a"]', "|"), ("[]", "|"), (1.5, "|")],
 )  # fmt: skip
-def test_other_cells_are_no_labels(cell, separator):
+def test_cells_without_labels_are_refused(cell, separator):
     with pytest.raises(ValueError):
         labels_in(cell, separator)

@@ -91,7 +91,7 @@ def test_parts_of_a_parquet_file_are_the_whole_of_it(scratch, groups, rows_in_pa
         (",a,\n0,x,\n", ["a"]),  # without a name: the row index of pandas
     ],
 )
-def test_what_separates_the_cells_is_what_the_header_has_most_of(tmp_path, text, columns):
+def test_the_most_frequent_separator_of_the_header_is_used(tmp_path, text, columns):
     (row,) = rows(put(tmp_path, "x.csv", text))
     assert list(row) == columns
 
