@@ -220,3 +220,11 @@ def test_the_last_batch_has_records_for_every_replica():
                 if shares * (replicas - 1) >= last:  # then nothing helps
                     assert last == rest and batch_size / replicas <= replicas
     assert [shareable_size(n, 16, 4) for n in (1, 2, 3, 4, 9)] == [13, 10, 7, 4, 13]
+
+
+def test_iterators_that_were_dropped_leave_a_bounded_number_of_pieces(large):
+    made = batches_of(large, 64, 2)
+    for k in range(12):
+        next(made.skip(k).as_numpy_iterator())
+    asked = made.reader._asked
+    assert 0 < len(asked) <= 2 * (made.reader._depth + 1) * 64

@@ -18,7 +18,8 @@ from tests.support.reader_sets import (
     value_of,
 )
 from tests.support.resumed_stream import assert_same
-from trainer.augment.augmentation import make_augmentation
+from trainer.augment.augmentation import Augmentation, make_augmentation
+from trainer.augment.decode import Pictures
 from trainer.dataset.pieces import PIECE_BYTES
 from trainer.dataset.spec import ReadOptions, ReplicaSlices
 from trainer.reader import pipeline
@@ -59,6 +60,20 @@ def test_left_over_records_open_the_next_epoch_for_any_number_of_threads(dataset
     for batch in batches:
         for picture, record in zip(batch["inputs"]["image"], batch["record"], strict=True):
             np.testing.assert_allclose(picture, value_of(record), atol=3)
+
+
+def test_pictures_get_their_position_and_finish_gets_whole_batches(dataset):
+    def pictures(encoded, position, *_):
+        shape = (4, SIDE_PX, SIDE_PX, 3)
+        return tf.broadcast_to(tf.cast(position, tf.uint8)[:, None, None, None], shape)
+
+    made = Pictures(pictures, lambda stored, position: None)
+    finish = lambda batch: batch | {"label": tf.one_hot(batch["label"], 3)}  # noqa: E731
+    own = Augmentation((SIDE_PX, SIDE_PX), made, finish)
+    batches = _train(choose(dataset), 4, 2, augmentation=own, start_step=5)
+    found = np.concatenate([batch["inputs"]["image"] for batch in batches])
+    assert found[:, 0, 0, 0].tolist() == list(range(20, 28))
+    assert batches[0]["label"].shape == (4, 3)
 
 
 def test_classes_are_weighted_and_renumbered_in_training_only(dataset):

@@ -12,7 +12,9 @@ from imageshards.tfrecord import read_records, write_records
 from tests.support.errors import refused
 from tests.support.external_sets import flip_byte, records_of
 from tests.support.target_sets import CHANNELS, WORDS, make_targets, read_columns
+from trainer.config import ReadConfig
 from trainer.dataset import subset
+from trainer.reader.batches import open_data
 from trainer.reader.unreadable import make_check
 
 
@@ -172,6 +174,13 @@ def test_mean_and_deviation_of_long_lists_are_read_from_the_records(made, tmp_pa
     monkeypatch.setattr(subset, "MAX_SAMPLED", 2)
     mean, _ = data.train(batch_size=4, target="wide").target_mean_std or ((), ())
     assert mean[0] == (0 + 23) / 2
+
+
+def test_numbers_of_the_validation_split_are_checked_too(made):
+    splits: dict[str, Any] = {"train_split": "validation", "validation_split": "train"}
+    config = ReadConfig(str(made), target="bright", inputs=("image", "gap"), batch_size=4, **splits)
+    with refused("inputs", "'gap'", "record 4 of the split train"):
+        open_data(config)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pytest
 
 from tests.support.commands import run_forked
 
-pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.slow
 # Epochs end with the steps 2 and 5.
 EVERYWHERE = [*(f"train_batch_end:{step}" for step in (1, 2, 3, 4, 5)), "epoch_end:5"]

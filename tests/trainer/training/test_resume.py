@@ -7,8 +7,6 @@ from tests.support.commands import Command, count_calls, kill_at, killed_train, 
 from tests.support.runs import digest, metrics, train_flags
 from tests.support.trainer_data import make_dataset
 
-pytest.importorskip("tensorflow")
-
 
 @pytest.mark.slow
 def test_a_finished_run_is_unchanged_and_a_longer_one_resumes_from_it(shapes, tmp_path):

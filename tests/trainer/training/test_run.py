@@ -13,7 +13,6 @@ from tests.support.runs import metrics, train_flags
 from tests.support.trainer_data import make_dataset, rewrite_shard
 from trainer.__main__ import main as train
 
-pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.slow
 
 MODELS = "tests.support.tiny_models"

@@ -15,7 +15,6 @@ from tests.support.store_servers import store_server
 from tests.support.trainer_data import make_dataset
 from trainer.training.checkpoint import Checkpoints
 
-pytest.importorskip("tensorflow")
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 
 # Its graph takes half a second of each process: one test has it.
