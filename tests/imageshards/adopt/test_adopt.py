@@ -258,10 +258,7 @@ def test_records_without_labels_are_adopted_with_label_none(tmp_path, capsys):
         ([{"picture": jpeg(), "label": 0}], "no feature is known to be the image; .*feature_map"),
         ([{"image": jpeg(), "id": "7", "mask": jpeg(1)}], r"in each record \(id\), or label="),
         ([{"image": jpeg(), "label": 20210101}], "label is up to 20210101; expected class ids"),
-        (
-            [{"image": saved(flat("RGB", 9), "TIFF"), "label": 0}],
-            r"'image' begins with b'II.*; expected a JPEG, PNG, GIF, BMP or WebP",
-        ),
+        ([{"image": saved(flat("RGB", 9), "TIFF"), "label": 0}], "'image' begins with b'II.*; e"),
         ([{"image": jpeg(), "label": b"\xff"}], "the 1 value b'.xff' in the feature label; exp"),
         ([HOT, {"image": jpeg()}], r"record 1 of .* \(at byte \d+\) has no feature label; exp"),
         ([HOT, HOT | {"label": [0.9, 0.1, 0.0]}], "the 3 values 0.8.*, 0.1.*, 0.0 in the feat"),
@@ -312,17 +309,11 @@ def test_an_adopt_that_ends_early_leaves_no_manifest_beside_another_index(slim, 
 @pytest.mark.parametrize(
     ("damaged", "sentence"),
     [
-        (
-            lambda data: data[:60] + bytes([data[60] ^ 255]) + data[61:],
-            "-00001-of-00002, record 0 at byte 0: the payload's checksum is wrong; exp",
-        ),
+        (lambda data: data[:60] + data[59:60] + data[61:], "at byte 0: the payload's checksum"),
         (lambda data: data[:-5], "record 2 at byte .*: the file ends inside.*split="),
         (gzip.compress, "00001-of-00002 is compressed with gzip, .*: gunzip them first"),
         (lambda _: b"a text, no TFRecord", "at byte 0: the checksum of its"),
-        (
-            lambda _: frame_record(b"\xffa message of another type"),
-            r"record 0 of .*-00002 \(at byte 0\) is no tf.train.Example, though its checksum is",
-        ),
+        (lambda _: frame_record(b"\xff another type"), r"\(at byte 0\) is no tf.train.Exa"),
     ],
 )
 def test_a_damaged_file_is_named(slim, damaged, sentence):

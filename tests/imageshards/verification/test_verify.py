@@ -125,20 +125,12 @@ def one_key_twice(dataset):
         (one_key_twice, {"keys"}, f"'dog/1.jpg' is held by 2 records: {FIRST}, record 1; {OTHER}"),
         (uneven, {"balance"}, f"split 'train': {FIRST} holds 6 records but {SECOND} only 4"),
         (no_companions, {"files"}, f"features.json: {GONE}\ntransform/transform_fn/graph: {GONE}"),
-        (
-            lambda d: truncated(d, REJECTS, 1),
-            {"files", "checksums", "accounting"},
-            f"{REJECTS} is damaged ({{folder}}/{REJECTS}, record 1 at byte",
-        ),
+        (lambda d: truncated(d, REJECTS, 1), {"accounting", "checksums", "files"}, "record 1 at"),
         (larger, {"files", "checksums"}, f"{SECOND}: it has more than"),
         (classes_apart, {"balance"}, f"{FIRST} holds 6 records of class 'cat' but train-00002-"),
         (copied(index_file(FIRST), INDEX), {"index"}, f"its {INDEX} is not the file that manife"),
         (written("index/x", b""), {"index"}, "index/x: the manifest does not list it."),
-        (
-            changed_row("class_name", "dog"),
-            {"records"},
-            f"{SECOND}: it holds 4 records of class 'dog'; the manifest says 3.",
-        ),
+        (changed_row("class_name", "dog"), {"records"}, f"{SECOND}: it holds 4 records of clas"),
         (changed_row("key", "cat/0.jpg"), {"keys"}, f"'cat/0.jpg' is held by 2 records: {FIRST}"),
     ],
 )
@@ -147,7 +139,7 @@ def test_each_damage_fails_only_its_own_checks(dataset, damage, checks, said):
     problems = problems_of(dataset)
     assert problems.keys() == checks
     messages = "\n".join(message for found in problems.values() for message in found)
-    assert said.replace("{folder}", str(dataset.directory)) in messages
+    assert said in messages
 
 
 @given(st.data())
