@@ -149,9 +149,7 @@ def test_balance_weighs_or_repeats_and_leaves_no_weight_to_apply_again(data: Dat
         ({"skip_broken": 1}, True),
     ],
 )
-def test_batches_have_weights_only_where_a_record_may_weigh_something_other_than_1(
-    data, asked, gives_weights
-):
+def test_batches_have_weights_only_where_some_may_differ_from_1(data, asked, gives_weights):
     opened = dataclasses.replace(data.config, skip_broken=asked.get("skip_broken", 0))
     how = {name: value for name, value in asked.items() if name != "skip_broken"}
     train = dataclasses.replace(data, config=opened).train(batch_size=4, image_size=6, **how)

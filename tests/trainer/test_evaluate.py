@@ -143,9 +143,7 @@ def test_without_a_validation_split_one_has_to_be_named(model, tmp_path):
     assert ims.evaluate(model, tested)["split"] == "test"
 
 
-def test_python_gets_the_object_of_the_command_for_every_form_of_data(
-    folder, model, tmp_path, capsys
-):
+def test_python_gets_the_object_of_the_command_for_any_data(folder, model, tmp_path, capsys):
     flags = ["--batch_size", 5, "--classes", "square,circle", "--where", "image/class/label>=0"]
     flags += ["--split", "train"]
     shown = figures(capsys, "--model_path", model, "--data", folder, *flags)

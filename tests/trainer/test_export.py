@@ -43,9 +43,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
-def test_a_saved_model_takes_files_and_gives_names_and_probabilities(
-    model_folder, tmp_path, capsys
-):
+def test_a_saved_model_gives_names_and_probabilities_of_files(model_folder, tmp_path, capsys):
     output = tmp_path / "deep" / "served"
     assert run(model_folder, output) == 0
     shown = capsys.readouterr().out
@@ -121,9 +119,7 @@ def test_features_without_a_transform_are_taken_as_recorded(tmp_path, capsys):
     np.testing.assert_allclose(found["probabilities"], tf.nn.softmax(model(inputs)), atol=1e-6)
 
 
-def test_full_disk_leaves_no_files_and_gives_one_sentence(
-    model_folder, tmp_path, monkeypatch, capsys
-):
+def test_a_full_disk_leaves_one_sentence_and_no_file(model_folder, tmp_path, monkeypatch, capsys):
     save, limits = tf.saved_model.save, resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def save_where_nothing_has_room(*args: Any, **kwargs: Any) -> None:

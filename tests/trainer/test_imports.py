@@ -62,9 +62,7 @@ THEIRS |= {"nnx_enabled": True}
         ("text", "", "UserError: Keras's settings cannot be used (Invalid `floatx`"),
     ],
 )
-def test_keras_settings_of_the_shell_and_of_keras_json_change_no_command(
-    tmp_path, floatx, printed, said
-):
+def test_no_command_depends_on_keras_settings_of_the_user(tmp_path, floatx, printed, said):
     (tmp_path / "keras.json").write_text(json.dumps({**THEIRS, "floatx": floatx}))
     env = {**os.environ, "KERAS_HOME": str(tmp_path), "KERAS_BACKEND": "torch"}
     env |= {"KERAS_NNX_ENABLED": "1", "TF_USE_LEGACY_KERAS": "1"}

@@ -65,9 +65,7 @@ def test_labels_are_evaluated_exactly_for_any_batch_and_replicas(trained, tmp_pa
     assert len(page.all("img")) == sum(np.any((logits >= 0) != has, 1))
 
 
-def test_average_precisions_of_too_many_logits_are_said_to_be_estimates(
-    trained, tmp_path, monkeypatch, capsys
-):
+def test_average_precisions_may_be_estimates(trained, tmp_path, monkeypatch, capsys):
     assert ims.evaluate(trained.run, trained.shards)["estimate"] is None
     argv = ("--model_path", trained.run, "--data", trained.shards)
     monkeypatch.setattr(labels, "MAX_LOGITS", 32 * 3 - 1)

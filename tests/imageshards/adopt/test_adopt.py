@@ -76,9 +76,8 @@ def test_folders_are_splits_and_usual_names_are_found(kaggle, capsys):
     assert told.image == Image(size=(32, 40), mode="exact", channels=3)
     first = told.splits["train"].shards[0]
     assert first.classes == {"rose": 3, "tulip": 2, "daisy": 2} and first.folder == "train"
-    assert "split test is left out, since its records have no feature class" in (
-        capsys.readouterr().err
-    )
+    said = capsys.readouterr().err
+    assert "split test is left out, since its records have no feature class" in said
 
 
 def test_every_record_has_a_row_that_leads_to_it_and_names_its_class(slim, capsys):

@@ -147,9 +147,7 @@ def test_a_sum_that_does_not_end_has_a_limit(stuck: int) -> None:
         assert isinstance(error, Ended) and "Step 3 did not end within 2 s" in str(error)
 
 
-def test_progress_of_a_host_extends_every_time_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_progress_of_a_host_extends_every_time_out(monkeypatch):
     monkeypatch.setattr(connection, "HEARTBEAT_SEC", 0.1)
 
     def body(hosts: Hosts) -> Any:

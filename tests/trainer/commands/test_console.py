@@ -1,13 +1,9 @@
 import signal
 
-import pytest
-
 from trainer.commands import console
 
 
-def test_error_caused_by_ctrl_c_becomes_keyboard_interrupt(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_error_caused_by_ctrl_c_becomes_keyboard_interrupt(capsys):
     def pressed() -> int:
         try:
             signal.raise_signal(signal.SIGINT)

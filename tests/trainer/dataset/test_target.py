@@ -65,9 +65,7 @@ def opened(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("column", "kind", "classes", "shape", "outputs"), KINDS)
-def test_dtype_and_shape_of_a_column_decide_the_kind_of_target(
-    opened, column, kind, classes, shape, outputs
-):
+def test_the_form_of_a_column_decides_its_kind(opened, column, kind, classes, shape, outputs):
     found = with_target(opened, column)
     assert (found.target, found.classes, found.target_shape) == (kind, classes, shape)
     assert (found.num_outputs, found.label_feature) == (outputs, column)

@@ -90,9 +90,7 @@ def test_too_many_logits_are_counted_in_bins_and_figures_say_so(monkeypatch):
 
 @pytest.mark.process
 @pytest.mark.parametrize("max_logits", [labels.MAX_LOGITS, 30], ids=["exact", "estimate"])
-def test_two_hosts_measure_the_same_as_one(
-    monkeypatch: pytest.MonkeyPatch, max_logits: int
-) -> None:
+def test_two_hosts_measure_the_same_as_one(monkeypatch, max_logits):
     monkeypatch.setattr(labels, "MAX_LOGITS", max_logits)
     rng = np.random.default_rng(8)
     label, logits = rng.integers(0, 2, (15, 3)), rng.normal(-1, 6, (15, 3))

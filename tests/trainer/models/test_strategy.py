@@ -34,7 +34,7 @@ def _alone(what):
 def test_gpus_without_a_replica_are_left_alone(replicas, visible, monkeypatch):
     calls: list[Any] = []
     monkeypatch.setattr(
-        tf.config, "list_physical_devices", lambda kind: ["GPU:0", "GPU:1", "GPU:2"]
+        tf.config, "list_physical_devices", lambda _: [f"GPU:{i}" for i in range(3)]
     )
     monkeypatch.setattr(tf.config, "set_visible_devices", lambda *given: calls.append(given))
     monkeypatch.setattr(tf.distribute, "MirroredStrategy", calls.append)
@@ -61,9 +61,7 @@ def test_gpus_in_use_already_stay_visible(monkeypatch):
         (True, "NoDevFiles", False), (True, "0,1", True), (False, "GPU-1b2c", True),
     ],
 )  # fmt: skip
-def test_a_gpu_that_tensorflow_does_not_see_is_named(
-    has_driver, named, misses, tmp_path, monkeypatch, capsys
-):
+def test_an_unseen_gpu_is_named(has_driver, named, misses, tmp_path, monkeypatch, capsys):
     driver = tmp_path if has_driver else tmp_path / "absent"
     monkeypatch.setattr(strategy, "NVIDIA_DRIVER", str(driver))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

@@ -60,9 +60,7 @@ def test_a_model_in_a_bucket_is_read_there_by_the_other_commands(shapes, output,
     assert _files(f"{output}/served") >= {"saved_model.pb", "variables/variables.index"}
     with refused("output"):
         ims.export(output, f"{output}/served")
-    flags = train_flags(
-        shapes, tmp_path / "more", "--dry_run", "--weights", f"{output}/model.keras"
-    )
+    flags = train_flags(shapes, tmp_path / "to", "--dry_run", "--weights", f"{output}/model.keras")
     assert main(flags) == 0
     assert f"weights  {output}/model.keras: " in capsys.readouterr().out
 
