@@ -137,9 +137,7 @@ def test_unknown_keys_are_allowed_and_some_features_may_be_missing(dataset):
         load_manifest(str(dataset.directory), complete=True)
 
 
-@pytest.mark.parametrize(
-    ("line", "said"), [("{", "line 2: "), ('{"key": "a"}', "line 2: .* `uri`")]
-)
+@pytest.mark.parametrize(("line", "said"), [("{", "line 2: "), ('{"key": "a"}', "line 2: .*`uri`")])
 def test_read_rejects_stops_at_a_damaged_line(tmp_path, line, said):
     made = Dataset(tmp_path, rejects={"empty": 1}).directory
     (whole,) = read_rejects(str(made))

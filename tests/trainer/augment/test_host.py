@@ -32,7 +32,6 @@ def _pictures(encoded, size, level, *, own=FULL, channels=3, formats=("JPEG",)):
 @pytest.mark.parametrize(
     ("level", "size", "channels"),
     [("light", (48, 48), 3), ("light", (90, 90), 1), ("strong", (40, 72), 3)],
-    ids=str,
 )
 def test_pictures_are_those_of_the_device(level, size, channels):
     encoded = _encoded(channels=channels)
@@ -75,7 +74,7 @@ def test_light_is_the_crop_resized_and_for_half_of_them_flipped():
 
 
 @pytest.mark.parametrize(
-    ("level", "own"), [("light", FULL), ("strong", FULL), ("light", (180, 211))], ids=str
+    ("level", "own"), [("light", FULL), ("strong", FULL), ("light", (180, 211))]
 )
 def test_pictures_decoded_before_give_those_of_their_jpegs(level, own):
     encoded = _encoded(own)
@@ -104,7 +103,6 @@ def test_sizes_and_channels_may_differ_within_a_batch(level, channels):
 @pytest.mark.parametrize(
     ("level", "own", "channels"),
     [("light", None, 3), ("light", FULL, 1), ("light", (160, 200), 3), ("strong", FULL, 3)],
-    ids=str,
 )
 def test_records_of_all_formats_give_the_pictures_of_jpeg_records(level, own, channels):
     drawn = [smooth_picture(own or FULL, i, channels) for i in range(5)]

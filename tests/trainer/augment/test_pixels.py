@@ -24,7 +24,6 @@ LUMINANCE = PICTURE.numpy() @ np.array([0.299, 0.587, 0.114])
         # Grey has no saturation.
         ({"saturation": 0.2, "brightness": 0.5}, PICTURE[..., :1] * 0.5),
     ],
-    ids=str,
 )
 def test_colours_are_scaled(factors, expected):
     names = ("brightness", "contrast", "saturation")

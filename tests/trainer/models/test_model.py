@@ -45,7 +45,7 @@ def test_names_are_found_whatever_their_case_and_others_are_refused(name, words)
         _build(model.resolve_name(name), (32, 32), 3, RGB)
 
 
-@pytest.mark.parametrize(("size", "image"), [((1, 1), RGB), ((8, 200), GREY)], ids=str)
+@pytest.mark.parametrize(("size", "image"), [((1, 1), RGB), ((8, 200), GREY)])
 def test_the_cnn_takes_any_size_and_grey(size, image):
     network = _build("cnn", size, 5, image)
     logits = network(np.zeros((2, *size, image.channels), np.uint8))

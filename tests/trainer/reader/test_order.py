@@ -61,7 +61,7 @@ def test_evaluation_reads_each_chosen_record_once_in_the_order_of_the_files(data
     assert found.tolist() == [i for i, label in enumerate(LABELS) if label != 1 and i >= 5]
 
 
-@pytest.mark.parametrize("slices", [(2, 1), (1, 2), (2, 2), (1, 4)], ids=str)
+@pytest.mark.parametrize("slices", [(2, 1), (1, 2), (2, 2), (1, 4)])
 @pytest.mark.parametrize("seed", [1, None])
 def test_slices_of_hosts_and_replicas_are_those_of_the_whole_batch(large, slices, seed):
     replicas, hosts = slices
@@ -105,9 +105,7 @@ def test_a_resumed_stream_reads_no_more_than_the_next_pieces_of_its_streams(larg
         assert 1 <= read.call_count <= read_ahead.READ_AHEAD_PIECES + 64
 
 
-@pytest.mark.parametrize(
-    "choice", [{}, {"classes": ("bee", "cat")}, {"balance": "sampling"}], ids=str
-)
+@pytest.mark.parametrize("choice", [{}, {"classes": ("bee", "cat")}, {"balance": "sampling"}])
 def test_damaged_and_empty_records_keep_their_places(tmp_path, choice):
     labels = [i % 3 for i in range(13)]
     holes = make_set(tmp_path / "empty", [labels[:6], labels[6:]], empty=(1, 4, 7))

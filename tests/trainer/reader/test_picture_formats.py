@@ -33,7 +33,7 @@ def _check(pictures, labels):
         assert np.abs(np.asarray(picture, int) - COLOURS[int(label)]).max() <= 3
 
 
-@pytest.mark.parametrize("options", [{}, {"augment_on": "device"}, NONE, CACHED], ids=str)
+@pytest.mark.parametrize("options", [{}, {"augment_on": "device"}, NONE, CACHED])
 def test_training_sees_every_picture(folder, tmp_path, options):
     if "cache" in options:
         options = options | {"cache_folder": str(tmp_path)}

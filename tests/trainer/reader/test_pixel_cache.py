@@ -78,7 +78,7 @@ def test_batches_are_those_of_the_jpegs(subset, options, level, place, size):
     assert_same(found, expected)
 
 
-@pytest.mark.parametrize("slices", [ReplicaSlices(), ReplicaSlices(2, 2, 1)], ids=str)
+@pytest.mark.parametrize("slices", [ReplicaSlices(), ReplicaSlices(2, 2, 1)])
 def test_evaluation_is_that_of_the_jpegs(subset, options, slices):
     inputs = dataclasses.replace(MODEL, size=(6, 4), eval_crop=0.8)
     found, expected = (
