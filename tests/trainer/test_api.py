@@ -76,8 +76,7 @@ def test_stream_from_any_step_starts_with_the_batch_of_that_step(data, asked, st
 
 
 def test_strong_augmentation_mixes_no_pictures_that_have_captions(data: Data) -> None:
-    plain = data.train(batch_size=4, augment="none", seed=3)
-    ((images, labels),) = taken(plain.dataset(), 1)
+    ((images, labels),) = taken(data.train(batch_size=4, augment="none", seed=3).dataset(), 1)
     # Of one colour each: only where they are lit differently do pictures differ.
     with_age = data.train(batch_size=4, augment="strong", seed=3, inputs=["image", "age"])
     ((batch, unmixed),) = taken(with_age.dataset(), 1)
@@ -124,8 +123,7 @@ def test_the_spec_is_known_without_tracing_augmentation(data: Data, asked: Any) 
 
 
 def test_balance_weighs_or_repeats_and_leaves_no_weight_to_apply_again(data: Data) -> None:
-    plain = data.train(batch_size=11, augment="none")
-    wanted = plain.class_weight
+    wanted = data.train(batch_size=11, augment="none").class_weight
     assert wanted == pytest.approx({0: 11 / 12, 1: 11 / 9, 2: 11 / 12}) and wanted is not None
     weighed = data.train(batch_size=11, augment="none", balance="weights")
     _, labels, weights = taken(weighed.dataset(), 1)[0]

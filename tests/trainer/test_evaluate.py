@@ -47,8 +47,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def damaged(folder: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     """A shard of a copy of the dataset, whose record 4 is damaged."""
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    shard = copy / "validation-00001-of-00002.tfrecord"
+    shard = shutil.copytree(folder, tmp_path / "copy") / "validation-00001-of-00002.tfrecord"
     flip_byte(shard, records_of(shard)[4].offset_bytes + 30)
     return shard
 
@@ -78,8 +77,7 @@ def reference(folder: pathlib.Path, model_path: str, border_px: int = 0) -> tupl
         centre = pictures[:, border_px:-border_px, border_px:-border_px]
         pictures = tf.round(tf.image.resize(centre, SIZE, antialias=True))
     logits = np.asarray(keras.saving.load_model(model_path)(pictures), np.float64)
-    log_sums = np.log(np.exp(logits).sum(1))
-    losses = log_sums - logits[np.arange(len(labels)), labels]
+    losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(labels)), labels]
     return float(losses.mean()), float((logits.argmax(1) == labels).mean())
 
 

@@ -42,8 +42,7 @@ def photos(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def rows(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, list[Any]]:
-    code = predict.main([*map(str, arguments), "--json"])
-    return code, json.loads(capsys.readouterr().out)
+    return predict.main([*map(str, arguments), "--json"]), json.loads(capsys.readouterr().out)
 
 
 def test_a_folder_is_predicted_file_by_file_for_any_batch(model_folder, photos, capsys):

@@ -72,8 +72,7 @@ def test_average_precisions_may_be_estimates(trained, tmp_path, monkeypatch, cap
     assert evaluate.main([*map(str, (*argv, "--report", tmp_path / "page"))]) == 0
     said = "Average precisions are estimates, of logits rounded down to multiples of "
     assert f"\n{said}" in capsys.readouterr().out
-    page = Page((tmp_path / "page" / "index.html").read_text("utf-8"))
-    assert said in " ".join(page.words)
+    assert said in " ".join(Page((tmp_path / "page" / "index.html").read_text("utf-8")).words)
 
 
 def test_the_page_of_a_training_shows_its_kind_and_files_get_labels(trained, tmp_path):

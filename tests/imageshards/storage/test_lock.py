@@ -174,8 +174,7 @@ def interruptible():
 
 
 def hold(path, **more):
-    holder = {"host": "elsewhere", "pid": 1, "nonce": "other"}
-    storage.write(path, json.dumps(holder | more))
+    storage.write(path, json.dumps({"host": "elsewhere", "pid": 1, "nonce": "other"} | more))
 
 
 @pytest.mark.parametrize(

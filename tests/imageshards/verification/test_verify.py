@@ -138,8 +138,7 @@ def test_each_damage_fails_only_its_own_checks(dataset, damage, checks, said):
     damage(dataset)
     problems = problems_of(dataset)
     assert problems.keys() == checks
-    messages = "\n".join(message for found in problems.values() for message in found)
-    assert said in messages
+    assert said in "\n".join(message for found in problems.values() for message in found)
 
 
 @given(st.data())

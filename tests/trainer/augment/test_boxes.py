@@ -98,8 +98,7 @@ def test_the_box_of_a_coloured_rectangle_is_around_its_pixels(name, varies, tmp_
     asked: dict[str, Any] = {"image_size": (160, 160)} | SETTINGS[name]
     asked["cache_folder"] = tmp_path / "cache" if "cached" in name else None
     is_strong = "strong" in name
-    warned = pytest.warns(UserWarning, match="MixUp and CutMix") if is_strong else nullcontext()
-    with warned:
+    with pytest.warns(UserWarning, match="MixUp and CutMix") if is_strong else nullcontext():
         train = ims.open(folder).train(batch_size=8, inputs=BOTH, seed=3, **asked)
     compared = 0
     for step, (inputs, _) in zip(range(12), train.as_numpy(), strict=False):

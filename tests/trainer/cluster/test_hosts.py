@@ -46,8 +46,7 @@ def at_once(*hosts: Callable[[], Any]) -> list[Any]:
 
 
 def on_hosts(count, body, timeout_sec=TIMEOUT_SEC):
-    addresses = free_addresses(count)
-    run = functools.partial(one_host, addresses, timeout_sec=timeout_sec, body=body)
+    run = functools.partial(one_host, free_addresses(count), timeout_sec=timeout_sec, body=body)
     return at_once(*(functools.partial(run, index) for index in range(count)))
 
 

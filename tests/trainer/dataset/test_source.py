@@ -108,8 +108,7 @@ def test_wrong_split_or_feature_and_missing_shards_are_refused(made, tmp_path):
         data.source("test")
     with refused("features", "'image/label'", "mean image/clas"):
         data.source("train", features=["image/label"])
-    dataset = Dataset(tmp_path)
-    (tmp_path / dataset.splits["train"][1]).unlink()
+    (tmp_path / Dataset(tmp_path).splits["train"][1]).unlink()
     with refused("data", "path received", "train-00001"):
         ims.open(tmp_path).source("train")
 

@@ -22,8 +22,7 @@ IMAGE = ImageSpec((1, 1), False, 3, (0.5,) * 3, (0.25,) * 3)
 
 def data_of(classes: tuple[str, ...], num_records: int, batch_size: int) -> EvaluationData:
     dataset = DatasetSpec("somewhere", {}, classes, IMAGE, {}, blank())
-    split = Split("validation", ())
-    subset = Subset(dataset, split, classes, None, (), num_records, None)
+    subset = Subset(dataset, Split("validation", ()), classes, None, (), num_records, None)
     return EvaluationData(subset, ReadOptions(threads=2), ModelInputs((1, 1), IMAGE), batch_size)
 
 

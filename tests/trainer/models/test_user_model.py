@@ -19,8 +19,7 @@ PICTURE = ModelInputs((8, 8), RGB)
 @pytest.mark.parametrize("name", ["dense", "plain", "sequential", "whole_model"])
 def test_function_may_return_logits_or_a_model(name):
     network = model.build_model(f"tests.support.tiny_models:{name}", PICTURE, 3)
-    logits = network(np.zeros((2, 8, 8, 3), np.uint8))
-    assert logits.shape == (2, 3) and network.name == name
+    assert network(np.zeros((2, 8, 8, 3), np.uint8)).shape == (2, 3) and network.name == name
     assert {v.dtype for v in network.trainable_variables} == {"float32"}
     for bounded in ("probabilities", "probabilities_in_a_model"):  # get no unit
         with refused("model", bounded, "softmax"):

@@ -224,5 +224,4 @@ def test_iterators_that_were_dropped_leave_a_bounded_number_of_pieces(large):
     made = batches_of(large, 64, 2)
     for k in range(12):
         next(made.skip(k).as_numpy_iterator())
-    asked = made.reader._asked
-    assert 0 < len(asked) <= 2 * (made.reader._depth + 1) * 64
+    assert 0 < len(made.reader._asked) <= 2 * (made.reader._depth + 1) * 64

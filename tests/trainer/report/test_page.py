@@ -91,8 +91,7 @@ def test_the_page_has_no_external_resources(folder: pathlib.Path, tmp_path: path
     identifiers = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
     assert len(identifiers) == len(set(identifiers))
     assert {attrs["href"] for attrs in page.all("a")} <= {f"#{name}" for name in identifiers}
-    headings = {"Curves", "Confusion", "Classes", "Most wrong", "How it was made"}
-    assert headings <= {*page.words}
+    assert {"Curves", "Confusion", "Classes", "Most wrong", "How it was made"} <= {*page.words}
     assert len(page.all("svg")) == 5
 
 

@@ -97,8 +97,7 @@ def test_raw_columns_become_what_the_records_hold(built: Any, tmp_path: pathlib.
     output = ims.export(tmp_path, tmp_path / "served")
     serve = tf.saved_model.load(output).signatures["serving_default"]
     # Neither the label nor the caption feeds the model: a request need not bring them.
-    taken = set(serve.structured_input_signature[1])
-    assert taken == {"image_bytes", "age", "meta", "tokens"}
+    assert set(serve.structured_input_signature[1]) == {"image_bytes", "age", "meta", "tokens"}
     found = serve(
         image_bytes=files(rows),
         age=tf.constant([row["age"] for row in rows]),

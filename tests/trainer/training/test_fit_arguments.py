@@ -71,8 +71,7 @@ def test_keras_with_channels_first_is_told_that_pictures_have_them_last(train, d
         with pytest.warns(UserWarning, match=said) as warned:
             described.dataset()
         # `warned` also holds what the garbage collector warns of, wherever it happens to run
-        places = [each.filename for each in warned if said in str(each.message)]
-        assert places == [__file__]
+        assert [each.filename for each in warned if said in str(each.message)] == [__file__]
 
 
 @pytest.mark.parametrize(
@@ -120,8 +119,7 @@ def test_terminate_on_nan_ends_quietly_and_what_is_no_number_is_not_saved(train,
         options: dict[str, Any] = {"checkpoint_dir": tmp_path, "checkpoint_steps": 1, "verbose": 0}
         return ims.fit(model, train, epochs=4, callbacks=[explodes, *callbacks], **options)
 
-    history = fit(keras.callbacks.TerminateOnNaN()).history
-    assert len(history["loss"]) < 4
+    assert len(fit(keras.callbacks.TerminateOnNaN()).history["loss"]) < 4
     told = capsys.readouterr().err
     assert told.count("became infinite or not a number between the steps 2 and 2 (last good") == 1
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000001.npz"]

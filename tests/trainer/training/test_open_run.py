@@ -78,8 +78,7 @@ def test_settings_that_change_no_step_may_differ(shapes):
     begun = _settings(shapes, {"augment": "none"})
     for changes in ({"cache": "pixels"}, {"augment_on": "device"}):
         check_same("out", begun, _settings(shapes, {"augment": "none", **changes}))
-    own_size = _settings(shapes, {"image_size": (12, 12)})
-    check_same("out", _settings(shapes), own_size)
+    check_same("out", _settings(shapes), _settings(shapes, {"image_size": (12, 12)}))
 
 
 _NEVER = [
