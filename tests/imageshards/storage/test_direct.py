@@ -7,12 +7,6 @@ from tests.support.web_server import WebServer
 pytestmark = pytest.mark.process
 
 
-@pytest.fixture
-def web():
-    with WebServer({"/ten": b"0123456789"}) as server:
-        yield DirectReader(server.url), server
-
-
 @pytest.mark.parametrize(
     ("target", "max_bytes", "expected"),
     [
@@ -23,13 +17,14 @@ def web():
         ("/status/500", 4, None),
     ],
 )
-def test_a_direct_read_stops_at_its_limit(web, target, max_bytes, expected):
-    reader, server = web
-    assert reader.get(target, {}, max_bytes) == expected
-    before = server.connections
-    for _ in range(3):  # a connection that is left is whole, and one is kept
-        assert reader.get("/ten", {}, 100) == b"0123456789"
-    assert server.connections - before <= 1
+def test_a_direct_read_stops_at_its_limit(target, max_bytes, expected):
+    with WebServer({"/ten": b"0123456789"}) as server:
+        reader = DirectReader(server.url)
+        assert reader.get(target, {}, max_bytes) == expected
+        before = server.connections
+        for _ in range(3):  # a connection that is left is whole, and one is kept
+            assert reader.get("/ten", {}, 100) == b"0123456789"
+        assert server.connections - before <= 1
 
 
 def test_unknown_signatures_are_left_to_the_library():

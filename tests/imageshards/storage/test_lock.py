@@ -63,24 +63,15 @@ def holder_of(path, program=HOLD):
     return process
 
 
-@pytest.fixture
-def held(tmp_path):
+def test_a_lock_has_one_holder_until_its_process_ends(tmp_path):
     path = tmp_path / "out" / ".staging" / "lock"
     with holder_of(path) as process:
-        yield path, process
+        said = f"output received '{tmp_path}/out.* is in use .*process {process.pid} on "
+        with pytest.raises(UserError, match=said):
+            FileLock(str(path)).__enter__()
+        with pytest.raises(UserError, match="build has not ended; wait for it, or run it again"):
+            load_manifest(f"{tmp_path}/out")
         process.kill()
-
-
-def test_a_lock_has_one_holder_until_its_process_ends(held):
-    path, process = held
-    directory = str(path.parent.parent)
-    number = f"process {process.pid} on "
-    with pytest.raises(UserError, match=f"output received '{directory}.* is in use .*{number}"):
-        FileLock(str(path)).__enter__()
-    with pytest.raises(UserError, match="its build has not ended; wait for it, or run it again"):
-        load_manifest(directory)
-    process.kill()
-    process.wait()
     with FileLock(str(path)):
         assert json.loads(path.read_text())["pid"] == os.getpid()
 

@@ -28,10 +28,6 @@ def _stream(folder, output, **changes):
     return TrainingStream(reading, tf.distribute.get_strategy(), broken), reading, broken
 
 
-def _flip(folder):
-    flip_byte(folder / FILE, records_of(folder / FILE)[2].offset_bytes + 30)
-
-
 def _read_all(stream, broken, steps):
     found: list[Any] = []
     iterator = stream.iterator(0)
@@ -70,7 +66,7 @@ def test_an_unreadable_record_ends_the_run_with_its_place(tmp_path, whole, skip_
 
 def test_a_damaged_record_is_named_or_becomes_a_placeholder(tmp_path, whole):
     folder = pathlib.Path(shutil.copytree(whole[0], tmp_path / "d"))
-    _flip(folder)
+    flip_byte(folder / FILE, records_of(folder / FILE)[2].offset_bytes + 30)
     stream, reading, broken = _stream(folder, tmp_path, augment="none")
     said = (f"{FILE}, record 2 at byte ", f"verify {folder}", "skip_broken=1")
     with refused("data", *said) as caught:
