@@ -137,8 +137,7 @@ def test_a_price_is_learnt_and_found_in_its_own_unit(priced, tmp_path, capsys):
     (row,) = ims.predict(run, file)
     price = row["values"]["price"]
     assert price == pytest.approx(340_000, rel=0.1)
-    served = ims.export(run, tmp_path / "served")
-    serve = tf.saved_model.load(served).signatures["serving_default"]
+    serve = tf.saved_model.load(ims.export(run, tmp_path / "served")).signatures["serving_default"]
     answer = serve(image_bytes=tf.constant([file.read_bytes()]))["values"]
     assert answer.numpy().item() == pytest.approx(price, rel=1e-6)
 

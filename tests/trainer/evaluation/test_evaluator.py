@@ -75,8 +75,7 @@ def test_figures_of_classes_equal_a_float64_reference(num_classes):
     # Rounded, so that some are equal: a tie is decided one way only.
     logits = np.round(rng.normal(0, 2, (45, num_classes)), 1).astype(np.float32)
     label = rng.integers(0, num_classes, 45)
-    names = [f"c{i}" for i in range(num_classes)]
-    found = evaluation_of(ClassEvaluation, label, logits, *names)
+    found = evaluation_of(ClassEvaluation, label, logits, *[f"c{i}" for i in range(num_classes)])
     loss, accuracy, top5 = reference(logits, label)
     figures = found.figures()
     assert figures["loss"] == pytest.approx(loss, rel=1e-6)

@@ -141,8 +141,7 @@ def test_with_many_classes_the_confusions_are_listed_in_place_of_a_matrix() -> N
     many = classified([7, 7, 5], [3, 3, 5], names)
     assert sections.confusion(many)["matrix"] is None
     assert "All confusions, the most frequent first" in rendered([], many).words
-    right = rendered([], classified([7], [7], names))
-    assert "No example was classified wrongly." in right.words
+    assert "No example was classified wrongly." in rendered([], classified([7], [7], names)).words
 
 
 def test_sections_without_values_are_left_out() -> None:
@@ -170,8 +169,7 @@ def test_the_best_epoch_is_the_one_with_the_lowest_validation_loss() -> None:
 
 def test_only_the_first_of_many_values_are_plotted():
     names = [f"v[{i}]" for i in range(MAX_SHOWN + 2)]
-    many = evaluation_of(ValuesEvaluation, np.zeros((3, 8)), np.ones((3, 8)), *names)
-    page = rendered([], many)
+    page = rendered([], evaluation_of(ValuesEvaluation, np.zeros((3, 8)), np.ones((3, 8)), *names))
     assert len(page.all("svg")) == MAX_SHOWN
     assert "Of 8 values the first 6." in page.words
     assert "R²" in page.words and "0.7528" not in page.words

@@ -78,8 +78,7 @@ def files(rows: list[dict[str, Any]]) -> Any:
 @pytest.mark.parametrize("side_px", [RECORD_PX, 96])
 def test_pixels_are_those_of_training(built: Any, side_px: int) -> None:
     rows, data = built
-    evaluation = data.evaluation(batch_size=16, split="train", image_size=side_px)
-    records = keyed_records(data, evaluation)
+    records = keyed_records(data, data.evaluation(batch_size=16, split="train", image_size=side_px))
     trained = np.stack([records[row["key"]]["image"] for row in rows]).astype(int)
     reader = picture_reader(data.dataset.image, (side_px, side_px))
     served = tf.function(reader, autograph=False)(files(rows))

@@ -209,8 +209,7 @@ def test_a_layer_counts_fifteen_steps_after_a_kill(train, undisturbed, tmp_path,
 def _writers(folder: pathlib.Path) -> list[keras.callbacks.Callback]:
     """What writes files at every seventh step, and after every epoch."""
     folder.mkdir(exist_ok=True)
-    logger = callbacks.CSVLogger(folder / "log.csv")
-    return [_saver(folder, "{epoch}-{batch}", save_freq=7), logger]
+    return [_saver(folder, "{epoch}-{batch}", save_freq=7), callbacks.CSVLogger(folder / "log.csv")]
 
 
 @pytest.fixture(scope="module")
