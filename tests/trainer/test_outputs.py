@@ -119,7 +119,9 @@ def test_a_model_of_two_outputs_trains_validates_and_resumes_exactly(made, tmp_p
     how["checkpoint_dir"] = tmp_path / "run"
     for steps in (2, 3):
         left = [*range(steps - 1)]
-        crash = keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_, left=left: left.pop())
+        crash = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda _, logs, left=left: left.pop()
+        )
         with pytest.raises(IndexError):
             ims.fit(_two_outputs(), train, **how, callbacks=[crash])
     resumed = _two_outputs()

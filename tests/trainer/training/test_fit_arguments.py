@@ -135,7 +135,7 @@ def test_keras_fit_works_before_and_after(data: Any, train: Any) -> None:
     model.fit(train.dataset(), **steps)
     own = model.train_function
     # As Ctrl-C in a notebook.
-    pressed = LambdaCallback(on_train_batch_end=lambda *_: signal.raise_signal(signal.SIGINT))
+    pressed = LambdaCallback(on_train_batch_end=lambda _, logs: signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         ims.fit(model, train, callbacks=[waiting, pressed], verbose=0)
     found = ims.fit(model, train, validation_data=validation, callbacks=[waiting], verbose=0)
@@ -156,7 +156,7 @@ def test_a_signal_at_the_end_of_an_epoch_waits_for_no_further_step(train, tmp_pa
 
 def test_a_hook_has_ended_before_a_checkpoint_asks_what_its_callback_remembers(train: Any) -> None:
     threads: set[int] = set()
-    watching = LambdaCallback(on_train_batch_end=lambda *_: threads.add(threading.get_ident()))
+    watching = LambdaCallback(on_train_batch_end=lambda _, logs: threads.add(threading.get_ident()))
     watching.async_safe = True  # Keras may call its hooks beside the training
     ims.fit(linear(), train, callbacks=[watching], steps_per_epoch=2, verbose=0)
     assert threads == {threading.get_ident()}
