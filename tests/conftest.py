@@ -1,6 +1,7 @@
 """The fast part of the tests, and fixtures every test may use."""
 
 import gc
+import importlib.util
 import os
 import pathlib
 import random
@@ -32,7 +33,10 @@ KNOWN_SKIPS = (
     "the package (jax|nvidia|nvidia.dali|torch) is not installed",  # pages name them, no extra does
 )
 
-NEEDS_TENSORFLOW = 'importorskip("tensorflow")'
+NEEDS_TENSORFLOW = re.compile(
+    r'^(?:import|from) (?:keras|tensorflow)\b|importorskip\("tensorflow"\)', re.MULTILINE
+)
+HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
 # What a test of the fast part must not do: https://docs.python.org/3/library/audit_events.html
 FORBIDDEN = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "socket.bind")
 
@@ -54,10 +58,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> bool | None:
-    """Leaves out files that need TensorFlow, which takes seconds to import."""
-    if config.getoption("--fast") and collection_path.name.startswith("test_"):
-        return NEEDS_TENSORFLOW in collection_path.read_text("utf-8") or None
+    """Leaves out files that need TensorFlow, which takes seconds to import or is not installed."""
+    expects_all = HAS_TENSORFLOW or config.getoption("--only_known_skips")
+    leaves_out = config.getoption("--fast") or not expects_all
+    if leaves_out and collection_path.name.startswith("test_"):
+        return NEEDS_TENSORFLOW.search(collection_path.read_text("utf-8")) is not None or None
     return None
+
+
+def pytest_report_header() -> str:
+    return "" if HAS_TENSORFLOW else "TensorFlow is not installed: tests that need it are left out"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -50,7 +50,6 @@ def python(*arguments: object, **environment: str) -> subprocess.CompletedProces
 
 
 def train(*flags: object) -> subprocess.CompletedProcess[str]:
-    """`imageshards train`, which has to end well, on GPUs."""
     ran = python("-m", "trainer", *flags)
     assert ran.returncode == 0 and " on GPU" in ran.stdout, ran.stdout + ran.stderr
     return ran
@@ -131,8 +130,7 @@ def test_a_model_of_a_gpu_says_the_same_without_one(shapes, tmp_path):
     served, pictures = tmp_path / "served", [tmp_path / f"{i}.jpg" for i in range(4)]
     for i, picture in enumerate(pictures):
         picture.write_bytes(saved(scene(80 + i, 90)))
-    asked = ["--model_path", tmp_path / "run", "--output", served]
-    done = python("-m", "trainer.export", *asked)
+    done = python("-m", "trainer.export", "--model_path", tmp_path / "run", "--output", served)
     assert done.returncode == 0, done.stderr
     here = python("-c", SERVED, served, *pictures)
     there = python("-c", SERVED, served, *pictures, CUDA_VISIBLE_DEVICES="")

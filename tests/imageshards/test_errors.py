@@ -1,5 +1,3 @@
-"""A user's mistake is found however a runner wraps it."""
-
 import pickle
 import traceback
 

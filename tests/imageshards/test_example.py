@@ -1,5 +1,3 @@
-"""`tf.train.Example` bytes without TensorFlow are those of TensorFlow."""
-
 import numpy as np
 import pytest
 from hypothesis import given

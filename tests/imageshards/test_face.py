@@ -1,5 +1,3 @@
-"""What people import holds what it says."""
-
 import builtins
 from typing import assert_type
 

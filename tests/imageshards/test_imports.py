@@ -1,5 +1,3 @@
-"""What works where neither Beam nor TensorFlow is installed, and before either is imported."""
-
 import shutil
 import subprocess
 import sys
@@ -44,8 +42,7 @@ made, shards = sys.argv[1:]
 for argv in (["adopt", shards], ["verify", made], ["report", made], ["duplicates", made]):
     assert main(argv) == 0
 """
-    absent = [*HEAVY, "beam_pipeline", "trainer"]
-    said = run_without(absent, code, made, tmp_path / "shards")
+    said = run_without([*HEAVY, "beam_pipeline", "trainer"], code, made, tmp_path / "shards")
     assert "train 18 records, validation 12 records; 2 classes" in said
     assert "All is well: 30 records" in said and "30 images: 0 exact" in said
 

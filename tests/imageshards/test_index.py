@@ -1,5 +1,3 @@
-"""`index/`: what its rows say, which columns are small, the same bytes again, damage."""
-
 import hashlib
 
 import numpy as np
@@ -28,6 +26,7 @@ FEATURES = RECORD_FEATURES | {
     "parts": FeatureSpec("string", None),
     "tokens": FeatureSpec("int64", None),
 }
+FOREIGN = pa.table({"key": ["a"] * 3, "x": [1] * 3})
 
 
 def rows_of_three():
@@ -109,9 +108,6 @@ def test_reading_returns_all_or_some_columns_and_no_rows_of_an_empty_shard(writt
     assert some.column_names == ["place", "key"]
     entry = index.write_index(str(directory), SHARD, table(IndexRows()))
     assert index.read_index(str(directory), manifest(entry, 0)).num_rows == 0
-
-
-FOREIGN = pa.table({"key": ["a"] * 3, "x": [1] * 3})
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
-"""What may lie in an output folder, and which pages are replaced."""
-
 import pytest
 
 from imageshards.errors import UserError
 from imageshards.output_folder import check_page_folder, foreign_files
 from imageshards.page import render
+
+OURS = render("imageshards.page", "base.jinja", title="t", what="w", tiles=[], parts=[])
+MINE = "<!DOCTYPE html><title>mine</title>"
 
 
 def test_logs_hidden_files_and_lost_and_found_are_not_foreign():
@@ -12,10 +13,6 @@ def test_logs_hidden_files_and_lost_and_found_are_not_foreign():
     assert foreign_files(ours) == []
     mine = ["report", "manifest.json", "notes.txt", "train-00000-of-00001.tfrecord"]
     assert foreign_files([*mine, *ours]) == mine
-
-
-OURS = render("imageshards.page", "base.jinja", title="t", what="w", tiles=[], parts=[])
-MINE = "<!DOCTYPE html><title>mine</title>"
 
 
 @pytest.mark.parametrize(

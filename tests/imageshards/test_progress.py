@@ -1,5 +1,3 @@
-"""What a person sees: a line on a terminal, plain lines in a log, tables that are aligned."""
-
 import contextlib
 import os
 import pty

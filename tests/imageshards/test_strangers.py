@@ -1,5 +1,3 @@
-"""Datasets that somebody else wrote: each command works or says one sentence, in their folder."""
-
 import contextlib
 import copy
 import json
@@ -59,8 +57,7 @@ def train(directory):
 
 
 def build(directory):
-    options = open_inputs(BuildOptions(InputOptions(directory), f"{directory}-new"))
-    source = options.source
+    source = open_inputs(BuildOptions(InputOptions(directory), f"{directory}-new")).source
     copied = source if isinstance(source, CopiedInput) else CopiedInput(**vars(source))
     for path, split, entry in shards_to_list(copied):
         for _ in list_records(path, split, entry):

@@ -1,5 +1,3 @@
-"""What is printed ends no job: closed and full outputs, and characters that an encoding lacks."""
-
 import io
 import json
 import shlex

@@ -1,5 +1,3 @@
-"""Counts in words, and names that are too long for their column."""
-
 import os
 
 import pytest
@@ -16,6 +14,8 @@ from imageshards.text import (
     printable_in,
     shortened,
 )
+
+_NAMES = st.lists(st.sampled_from(["\\", "udce9", "\udce9", "\udcff", "a", "é"])).map("".join)
 
 
 def test_counted_uses_the_plural():
@@ -46,9 +46,6 @@ def test_bytes_that_are_not_utf8_are_escaped():
     value = {name: [name, 1, None, (name,)], "é": {"x": name}}
     escaped = printable(name)
     assert printable_in(value) == {escaped: [escaped, 1, None, [escaped]], "é": {"x": escaped}}
-
-
-_NAMES = st.lists(st.sampled_from(["\\", "udce9", "\udce9", "\udcff", "a", "é"])).map("".join)
 
 
 @given(_NAMES, _NAMES)

@@ -1,5 +1,3 @@
-"""TFRecord files: what is written is read, every checksum is looked at, every damage is placed."""
-
 import io
 import pickle
 import struct

@@ -1,5 +1,3 @@
-"""JSON that is of a type, and what is refused with the place of the fault."""
-
 import json
 import math
 import subprocess

@@ -1,5 +1,3 @@
-"""The recipes run, on a few pictures."""
-
 import pathlib
 import re
 import subprocess
@@ -64,7 +62,6 @@ SMALL = {
 
 
 def run_small(script: str, folder: pathlib.Path) -> pathlib.Path:
-    """Runs a recipe on few pictures; its output."""
     draw, variables = SMALL[script]
     if not (folder / "images").exists():
         (folder / "images").mkdir()

@@ -1,5 +1,3 @@
-"""Keras's plain `fit` takes the datasets, on one replica and on four; others' data as well."""
-
 import json
 import pathlib
 from typing import Any
@@ -73,6 +71,5 @@ def test_a_folder_of_tfds_is_opened(tmp_path: pathlib.Path) -> None:
     adopt(str(folder))  # its one version
     data = ims.open(folder)
     assert (data.classes, data.splits) == (("cat", "dog"), {"train": 5, "test": 3})
-    val = data.evaluation(batch_size=3, split="test")
-    ((pictures, labels),) = val.as_numpy()
+    ((pictures, labels),) = data.evaluation(batch_size=3, split="test").as_numpy()
     assert sorted(zip(labels, pictures[:, 0, 0, 0] // 40, strict=True)) == [(0, 0), (0, 2), (1, 1)]

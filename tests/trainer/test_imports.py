@@ -21,6 +21,7 @@ CODE = (
     "with quiet_import():\n    import tensorflow\n"
     "print('afterwards', file=sys.stderr)"
 )
+NOISE = "import os; os.write(2, b'noise '); "
 
 
 def imported(folder: pathlib.Path, source: str, **environment: str) -> str:
@@ -30,9 +31,6 @@ def imported(folder: pathlib.Path, source: str, **environment: str) -> str:
     variables = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{folder}:{ROOT}", **environment}
     command = [sys.executable, "-c", CODE]
     return subprocess.run(command, env=variables, capture_output=True, text=True).stderr
-
-
-NOISE = "import os; os.write(2, b'noise '); "
 
 
 def test_the_terminal_is_quiet_and_gpus_are_not_taken_whole_unless_that_was_asked_for(tmp_path):
@@ -64,9 +62,7 @@ THEIRS |= {"nnx_enabled": True}
         ("text", "", "UserError: Keras's settings cannot be used (Invalid `floatx`"),
     ],
 )
-def test_keras_settings_of_the_shell_and_of_keras_json_change_no_command(
-    tmp_path, floatx, printed, said
-):
+def test_no_command_depends_on_keras_settings_of_the_user(tmp_path, floatx, printed, said):
     (tmp_path / "keras.json").write_text(json.dumps({**THEIRS, "floatx": floatx}))
     env = {**os.environ, "KERAS_HOME": str(tmp_path), "KERAS_BACKEND": "torch"}
     env |= {"KERAS_NNX_ENABLED": "1", "TF_USE_LEGACY_KERAS": "1"}

@@ -1,5 +1,3 @@
-"""Datasets on s3:// and in an emulator of gs://: the same batches as from local disk."""
-
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -30,8 +28,7 @@ Opened = tuple[TrainingData, EvaluationData | None]
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     counts = {"train": 40, "validation": 9}
-    folder = tmp_path_factory.mktemp("local")
-    return make_dataset(folder, counts, num_shards=5, size_px=((16, 16),))
+    return make_dataset(tmp_path_factory.mktemp("local"), counts, num_shards=5, size_px=((16, 16),))
 
 
 # What is below these calls is tried with each store where it is: here one is enough.

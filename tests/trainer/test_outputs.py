@@ -1,18 +1,15 @@
-"""Several targets, or none, and functions of batches: `target=[…]`, `target=None`, `map`."""
-
 import pathlib
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import imageshards as ims
 from tests.support.builds import class_folders
 from tests.support.errors import refused
 from tests.support.target_sets import make_targets, read_columns
-
-keras = pytest.importorskip("keras")
-tf = pytest.importorskip("tensorflow")
 
 SIDE_PX = 16
 
@@ -123,7 +120,7 @@ def test_a_model_of_two_outputs_trains_validates_and_resumes_exactly(made, tmp_p
     for steps in (2, 3):
         left = [*range(steps - 1)]
         crash = keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda batch, logs, left=left: left.pop()
+            on_train_batch_end=lambda _, logs, left=left: left.pop()
         )
         with pytest.raises(IndexError):
             ims.fit(_two_outputs(), train, **how, callbacks=[crash])

@@ -1,11 +1,10 @@
-"""`imageshards predict`: rows for good files, reasons for bad ones."""
-
 import json
 import pathlib
 from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
 import imageshards as ims
@@ -16,8 +15,6 @@ from tests.support.pictures import saved as encoded
 from tests.support.served_models import card, image_spec, network, saved, values_card
 from trainer import predict
 from trainer.dataset.spec import FeatureSpec
-
-tf = pytest.importorskip("tensorflow")
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +42,7 @@ def photos(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def rows(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, list[Any]]:
-    code = predict.main([*map(str, arguments), "--json"])
-    return code, json.loads(capsys.readouterr().out)
+    return predict.main([*map(str, arguments), "--json"]), json.loads(capsys.readouterr().out)
 
 
 def test_a_folder_is_predicted_file_by_file_for_any_batch(model_folder, photos, capsys):

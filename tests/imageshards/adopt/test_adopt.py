@@ -1,5 +1,3 @@
-"""TFRecords that others wrote: Kaggle's, tf-slim's ImageNet, and what is asked for or refused."""
-
 import gzip
 import json
 import re
@@ -40,6 +38,7 @@ from tests.support.pictures import flat, saved
 
 TEXTS = {1: "tench", 2: "crane", 3: "crane"}
 SCALAR = FeatureSpec("string", ())
+HOT = {"image": jpeg(), "label": [0.0, 1.0, 0.0]}
 
 
 @pytest.fixture
@@ -77,9 +76,8 @@ def test_folders_are_splits_and_usual_names_are_found(kaggle, capsys):
     assert told.image == Image(size=(32, 40), mode="exact", channels=3)
     first = told.splits["train"].shards[0]
     assert first.classes == {"rose": 3, "tulip": 2, "daisy": 2} and first.folder == "train"
-    assert "split test is left out, since its records have no feature class" in (
-        capsys.readouterr().err
-    )
+    said = capsys.readouterr().err
+    assert "split test is left out, since its records have no feature class" in said
 
 
 def test_every_record_has_a_row_that_leads_to_it_and_names_its_class(slim, capsys):
@@ -127,7 +125,6 @@ def test_splits_are_given_by_folders_and_globs_and_may_have_several_places(kaggl
 
 
 def adopted(folder, *records, name="a.tfrecord"):
-    """The manifest of a file of such records, and their rows."""
     write_records(str(folder / name), map(example, records))
     told = adopt(str(folder))
     return told, read_index(str(folder), told).to_pydict()
@@ -202,31 +199,10 @@ def test_a_wrong_flag_is_reported_in_a_sentence(kaggle, capsys, flags, sentence)
     assert not (kaggle / "manifest.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("payload", "sentence"),
-    [
-        ({"picture": jpeg(), "label": 0}, "no feature is known to be the image; .*feature_map"),
-        ({"image": jpeg(), "id": "7", "mask": jpeg(1)}, r"in each record \(id\), or label="),
-        ({"image": jpeg(), "label": 20210101}, "label is up to 20210101; expected class ids"),
-        (
-            {"image": saved(flat("RGB", 9), "TIFF"), "label": 0},
-            r"'image' begins with b'II.*; expected a JPEG, PNG, GIF, BMP or WebP",
-        ),
-        ({"image": jpeg(), "label": b"\xff"}, "the 1 value b'.xff' in the feature label; expected"),
-    ],
-)
-def test_records_that_are_not_usable_for_training_are_refused(tmp_path, payload, sentence):
-    with pytest.raises(UserError, match=sentence):
-        adopted(tmp_path, payload)
-
-
 def test_class_names_in_another_order_than_the_texts_are_refused(tmp_path):
     write_slim(tmp_path, {"train-00000-of-00001": [1, 2, 1]}, {1: "ant", 2: "bee"})
     with pytest.raises(UserError, match="class 0 is 'bee', but most records .* text 'ant'"):
         adopt(str(tmp_path), options=AdoptOptions(label_offset=1, class_names=("bee", "ant")))
-
-
-HOT = {"image": jpeg(), "label": [0.0, 1.0, 0.0]}
 
 
 def test_one_hot_vectors_are_classes(tmp_path):
@@ -276,17 +252,22 @@ def test_records_without_labels_are_adopted_with_label_none(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("last", "sentence"),
+    ("payloads", "sentence"),
     [
-        ({"image": jpeg()}, r"record 1 of .* \(at byte \d+\) has no feature label; expected 0s"),
-        (HOT | {"label": [0.9, 0.1, 0.0]}, "the 3 values 0.8.*, 0.1.*, 0.0 in the feature label; "),
-        (HOT | {"label": [0.0, 1.0]}, "whose feature label has another type or number"),
-        (HOT | {"image": [jpeg(), jpeg()]}, "has the 2 values .* expected one encoded picture in"),
+        ([{"picture": jpeg(), "label": 0}], "no feature is known to be the image; .*feature_map"),
+        ([{"image": jpeg(), "id": "7", "mask": jpeg(1)}], r"in each record \(id\), or label="),
+        ([{"image": jpeg(), "label": 20210101}], "label is up to 20210101; expected class ids"),
+        ([{"image": saved(flat("RGB", 9), "TIFF"), "label": 0}], "'image' begins with b'II.*; e"),
+        ([{"image": jpeg(), "label": b"\xff"}], "the 1 value b'.xff' in the feature label; exp"),
+        ([HOT, {"image": jpeg()}], r"record 1 of .* \(at byte \d+\) has no feature label; exp"),
+        ([HOT, HOT | {"label": [0.9, 0.1, 0.0]}], "the 3 values 0.8.*, 0.1.*, 0.0 in the feat"),
+        ([HOT, HOT | {"label": [0.0, 1.0]}], "whose feature label has another type or number"),
+        ([HOT, HOT | {"image": [jpeg(), jpeg()]}], "has the 2 values .* expected one encoded p"),
     ],
 )
-def test_a_record_that_differs_is_named_and_not_called_damaged(tmp_path, last, sentence):
+def test_unusable_records_are_refused_and_not_called_damaged(tmp_path, payloads, sentence):
     with pytest.raises(UserError, match=sentence) as caught:
-        adopted(tmp_path, HOT, last)
+        adopted(tmp_path, *payloads)
     assert "damaged" not in str(caught.value) and "copy" not in str(caught.value)
 
 
@@ -327,17 +308,11 @@ def test_an_adopt_that_ends_early_leaves_no_manifest_beside_another_index(slim, 
 @pytest.mark.parametrize(
     ("damaged", "sentence"),
     [
-        (
-            lambda data: data[:60] + bytes([data[60] ^ 255]) + data[61:],
-            "-00001-of-00002, record 0 at byte 0: the payload's checksum is wrong; exp",
-        ),
+        (lambda data: data[:60] + data[59:60] + data[61:], "at byte 0: the payload's checksum"),
         (lambda data: data[:-5], "record 2 at byte .*: the file ends inside.*split="),
         (gzip.compress, "00001-of-00002 is compressed with gzip, .*: gunzip them first"),
         (lambda _: b"a text, no TFRecord", "at byte 0: the checksum of its"),
-        (
-            lambda _: frame_record(b"\xffa message of another type"),
-            r"record 0 of .*-00002 \(at byte 0\) is no tf.train.Example, though its checksum is",
-        ),
+        (lambda _: frame_record(b"\xff another type"), r"\(at byte 0\) is no tf.train.Exa"),
     ],
 )
 def test_a_damaged_file_is_named(slim, damaged, sentence):
@@ -348,9 +323,7 @@ def test_a_damaged_file_is_named(slim, damaged, sentence):
     assert not (slim / "manifest.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("there", "code"), [('{"adopted": {}}', 0), ('{"splits": {}}', 2), ("{", 2)]
-)
+@pytest.mark.parametrize(("there", "code"), [('{"adopted": {}}', 0), ('{"x": 1}', 2), ("{", 2)])
 def test_only_a_manifest_that_adopt_wrote_is_replaced(slim, there, code, capsys):
     (slim / "manifest.json").write_text(there)
     assert main([str(slim), "--label_offset", "1"]) == code

@@ -1,9 +1,11 @@
-"""Files that others wrote: which split, which files of a series are missing."""
-
 import pytest
 
 from imageshards.adopt.files import list_files, split_files, split_of
 from imageshards.errors import UserError
+
+FOUND = ["a.tfrec", "b.tfrecord.gz", "c.tfrecord-00000-of-00002", "c.tfrecord-00001-of-00002"]
+FOUND += ["sub/d.tfrecords", "sub/deeper/e.tfrec", "train-00000-of-00001"]
+OTHERS = ["sub/notes.txt", ".hidden/f.tfrec", ".g.tfrec", "dataset.json", "report-1-of-2.html"]
 
 
 def test_files_without_a_split_name_are_train_if_no_file_has_one():
@@ -14,11 +16,6 @@ def test_files_without_a_split_name_are_train_if_no_file_has_one():
     assert split_files("d", ["d/a.tfrec", "d/b.tfrec"]) == {"train": ["d/a.tfrec", "d/b.tfrec"]}
     with pytest.raises(UserError, match="extra.tfrec belongs to no split, but val-1.tfrec to val"):
         split_files("d", ["d/extra.tfrec", "d/val-1.tfrec"])
-
-
-FOUND = ["a.tfrec", "b.tfrecord.gz", "c.tfrecord-00000-of-00002", "c.tfrecord-00001-of-00002"]
-FOUND += ["sub/d.tfrecords", "sub/deeper/e.tfrec", "train-00000-of-00001"]
-OTHERS = ["sub/notes.txt", ".hidden/f.tfrec", ".g.tfrec", "dataset.json", "report-1-of-2.html"]
 
 
 @pytest.fixture

@@ -1,5 +1,3 @@
-"""The parser of all commands: exact flags, and the one that may have been meant."""
-
 import os
 import re
 import subprocess
@@ -83,10 +81,9 @@ def test_a_command_whose_extra_is_not_installed_names_it(capsys):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("lines", [1, 100_000])
-def test_a_closed_pipe_ends_a_command_without_a_traceback(lines):
+def test_a_closed_pipe_ends_a_command_without_a_traceback():
     program = "import sys; from imageshards.commands.command_line import run; sys.exit(run("
-    program += f"'x', lambda: [print('line') for _ in range({lines})] and 0, prints_result=True))"
+    program += "'x', lambda: print('line') or 0, prints_result=True))"
     reading, writing = os.pipe()
     os.close(reading)
     with open(writing, "wb") as output:

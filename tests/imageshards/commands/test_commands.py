@@ -1,5 +1,3 @@
-"""One command for both programs: their help, and mistakes in a word."""
-
 import os
 import subprocess
 import sys
@@ -10,6 +8,9 @@ from imageshards.__main__ import main
 from imageshards.commands import COMMANDS, parser_of
 from tests.support.commands import ROOT
 from tests.support.dataset_factory import Dataset
+
+INDEX = "index/train-00000-of-00003.parquet"
+SHARD = "train-00000-of-00003.tfrecord"
 
 
 def test_every_help_fits_80_columns(capsys, monkeypatch):
@@ -35,10 +36,6 @@ def test_an_unknown_command_is_one_sentence(argv, sentence, capsys):
     assert main(argv) == 2
     out, err = capsys.readouterr()
     assert sentence in err and (err.count("\n") == 1 or not argv) and not out
-
-
-INDEX = "index/train-00000-of-00003.parquet"
-SHARD = "train-00000-of-00003.tfrecord"
 
 
 @pytest.mark.parametrize(

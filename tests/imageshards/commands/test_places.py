@@ -1,5 +1,3 @@
-"""Every flag and every public function that takes a place knows `~`, `file://` and `Path`."""
-
 import pathlib
 import re
 from collections.abc import Callable

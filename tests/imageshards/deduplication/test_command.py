@@ -1,5 +1,3 @@
-"""`imageshards duplicates`: what is found in a dataset with planted copies."""
-
 import errno
 import itertools
 import json

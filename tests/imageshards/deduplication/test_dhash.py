@@ -1,5 +1,3 @@
-"""The difference hash: its bits, what leaves it alone, what changes it."""
-
 import pytest
 from PIL import Image
 

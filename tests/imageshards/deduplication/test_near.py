@@ -1,5 +1,3 @@
-"""Near hashes are all found, without comparing all with all."""
-
 import itertools
 from unittest import mock
 

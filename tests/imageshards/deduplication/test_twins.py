@@ -1,5 +1,3 @@
-"""Which of two duplicates goes."""
-
 import numpy as np
 import pyarrow as pa
 import pytest

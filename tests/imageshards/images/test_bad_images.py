@@ -1,5 +1,3 @@
-"""Damaged, hostile or foreign bytes: a code, and never anything else."""
-
 import dataclasses
 import subprocess
 import sys
@@ -17,7 +15,6 @@ from tests.support.pictures import JPEG, SMALL, animation, code_of, flat, opened
 
 # pytest resets the filters by which Pillow is kept quiet.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:PIL.TiffImagePlugin")
-
 
 _FRAME = JPEG.index(b"\xff\xc0")
 

@@ -1,5 +1,3 @@
-"""Odd but valid pictures: modes, formats, orientations; and the scaled decode."""
-
 import dataclasses
 import runpy
 import struct
@@ -148,8 +146,7 @@ def test_a_heic_without_its_extra_names_the_package_to_install(monkeypatch):
 @pytest.mark.parametrize(("order", "head"), [("<", b"II*\0"), (">", b"MM\0*")])
 def test_a_damaged_exif_is_ignored(order, head):
     exif = head + struct.pack(order + "LHHHLHH", 8, 1, 0x0112, 3, 1, 6, 0)
-    data = saved(scene(), exif=b"Exif\0\0" + exif)
-    assert "exif_rotated" in encode_image(data, SMALL).notes
+    assert "exif_rotated" in encode_image(saved(scene(), exif=b"Exif\0\0" + exif), SMALL).notes
     for kept in range(0, 32, 2):
         encode_image(saved(scene(), exif=b"Exif\0\0" + exif[:kept] + b"\xff" * kept), SMALL)
 

@@ -1,5 +1,3 @@
-"""Every option changed and the change seen; what a result carries and what it does not."""
-
 import dataclasses
 import itertools
 import subprocess
@@ -56,8 +54,7 @@ def test_only_shrink_keeps_a_small_picture_as_it_is_on_the_canvas():
     small = encode_image(saved(checks, "PNG"), dataclasses.replace(options, only_shrink=True))
     large = encode_image(saved(checks, "PNG"), options)
     assert "enlarged" not in small.notes and "enlarged" in large.notes
-    dark = opened(small).convert("L").point([255] * 128 + [0] * 128)
-    assert dark.getbbox() == (30, 40, 70, 60)
+    assert opened(small).convert("L").point([255] * 128 + [0] * 128).getbbox() == (30, 40, 70, 60)
 
 
 @pytest.mark.parametrize("colorspace", ["rgb", "grey"])

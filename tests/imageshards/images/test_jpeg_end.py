@@ -1,5 +1,3 @@
-"""JPEGs without an end marker: taken where all pixels are there, refused where some are missing."""
-
 import io
 from typing import Any
 

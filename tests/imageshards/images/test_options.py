@@ -1,5 +1,3 @@
-"""Options of pictures, as a manifest tells them."""
-
 import dataclasses
 
 from imageshards.images.options import ImageOptions

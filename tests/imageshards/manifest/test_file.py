@@ -1,5 +1,3 @@
-"""The contract: what is written is loaded, what is damaged is refused with a remedy."""
-
 import errno
 import functools
 import json
@@ -21,6 +19,11 @@ from imageshards.manifest import (
 from tests.support.dataset_factory import Dataset
 from tests.support.errors import refused
 from tests.support.manifests import typed, write_manifest
+
+TRAIN = ("splits", "train")
+SHARD = (*TRAIN, "shards", 1)
+FILE = (*SHARD, "file")
+INDEX = {"file": "index/a.parquet", "num_bytes": 1, "sha256": "0" * 64}
 
 
 @pytest.fixture
@@ -86,12 +89,6 @@ def test_a_newer_or_unreadable_manifest_does_not_count_as_damaged(dataset, monke
     assert {newer.type, held.type} == {UserError}
 
 
-TRAIN = ("splits", "train")
-SHARD = (*TRAIN, "shards", 1)
-FILE = (*SHARD, "file")
-INDEX = {"file": "index/a.parquet", "num_bytes": 1, "sha256": "0" * 64}
-
-
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
@@ -140,9 +137,7 @@ def test_unknown_keys_are_allowed_and_some_features_may_be_missing(dataset):
         load_manifest(str(dataset.directory), complete=True)
 
 
-@pytest.mark.parametrize(
-    ("line", "said"), [("{", "line 2: "), ('{"key": "a"}', "line 2: .* `uri`")]
-)
+@pytest.mark.parametrize(("line", "said"), [("{", "line 2: "), ('{"key": "a"}', "line 2: .*`uri`")])
 def test_read_rejects_stops_at_a_damaged_line(tmp_path, line, said):
     made = Dataset(tmp_path, rejects={"empty": 1}).directory
     (whole,) = read_rejects(str(made))

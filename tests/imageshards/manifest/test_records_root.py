@@ -1,5 +1,3 @@
-"""A manifest names shards below its folder, and elsewhere only where the user allows it."""
-
 import json
 import shutil
 from collections.abc import Callable
@@ -36,9 +34,7 @@ from trainer.dataset.open import open_dataset
 )
 def test_a_folder_is_allowed_below_the_place_that_the_user_names(folder, root, is_allowed):
     shard = Shard("a", 0, 0, "0" * 64, {}, IndexFile("index/a", 0, "0" * 64), folder)
-    manifest = blank(
-        splits={"train": Split(0, [shard])}, adopted=Adopted("image", "label", None, None)
-    )
+    manifest = blank(splits={"train": Split(0, [shard])}, adopted=Adopted("i", "label", None, None))
     if is_allowed:
         check_folders("data", "x", manifest, root)
     else:
@@ -72,9 +68,7 @@ OPENS: dict[str, Callable[[Path, Path | None], Any]] = {
         parse_config(["--data", str(folder), *(["--records_root", str(root)] if root else [])]).read
     ),
     "ims.open": lambda folder, root: list(ims.open(folder, records_root=root).source("train")),
-    "ims.load_manifest": lambda folder, root: ims.load_manifest(
-        folder, adopted=True, records_root=root
-    ),
+    "ims.load_manifest": lambda at, root: ims.load_manifest(at, adopted=True, records_root=root),
 }
 
 

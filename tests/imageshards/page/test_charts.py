@@ -1,5 +1,3 @@
-"""Charts: where lines and points are, and what is written beside them."""
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,5 +1,3 @@
-"""Pages from templates: whatever the values, they are text; numbers are made readable."""
-
 import html
 import re
 from typing import Any
@@ -43,8 +41,7 @@ def test_empty_parts_are_left_out_and_a_table_scrolls_in_a_box_with_a_name():
 
 
 def test_numbers_are_readable_and_rounding_never_gives_all_or_nothing():
-    sizes = [size(n) for n in (0, 1000, 27_345_000)]
-    assert sizes == ["0 B", "1 kB", "27.3 MB"]
+    assert [size(n) for n in (0, 1000, 27_345_000)] == ["0 B", "1 kB", "27.3 MB"]
     shares = [share(*parts) for parts in ((0, 0), (5, 5), (99_999, 10**5), (3, 1399))]
     assert shares == ["0\u00a0%", "100\u00a0%", "99.9\u00a0%", "0.21\u00a0%"]
     percents = [percent(part) for part in (0, 1, 0.0214, 1e-9, None)]

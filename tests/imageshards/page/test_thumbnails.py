@@ -1,10 +1,10 @@
-"""Small pictures: what can be decoded, and how it is inside a page."""
-
 import pytest
 from PIL import Image, JpegImagePlugin
 
 from imageshards.page import draw_boxes, thumbnail
 from tests.support.pictures import lossless_jpeg, saved
+
+NAN = float("nan")
 
 
 def encoded(size, mode="RGB", kind="JPEG"):
@@ -54,9 +54,6 @@ def test_the_outline_of_a_box_is_bright_with_a_dark_edge_and_the_picture_stays(s
     assert bright == whole | small
     assert drawn.getpixel((9, 15)) == drawn.getpixel((15, 9)) == (0, 0, 0)
     assert drawn.getpixel((15, 15)) == drawn.getpixel((5, 15)) == colour
-
-
-NAN = float("nan")
 
 
 @pytest.mark.parametrize(

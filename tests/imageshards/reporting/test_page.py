@@ -1,5 +1,3 @@
-"""The report: one page that shows all there is, safely, whatever the names and sizes."""
-
 import base64
 import json
 import pathlib
@@ -24,6 +22,8 @@ from tests.support.pictures import opened_bytes, saved
 
 HOSTILE = ["<script>alert(1)</script>", "a \"quoted\" & 'odd' name", "日本語", "no\x00utf\udce9"]
 REJECT = dict.fromkeys(("uri", "label", "split", "stage"), "x")
+INPUTS = [Input("/sets/a", "f" * 64, 1234), Input("/photos", None, 5)]
+WARNING = "'Cat' & 'cat'"
 
 
 def written(dataset):
@@ -120,10 +120,6 @@ def test_boxes_are_drawn_unless_the_numbers_of_sides_differ(tmp_path):
     assert min(with_boxes.getpixel((8, 8))) > 240 and min(with_boxes.getpixel((24, 24))) > 240
     assert odd.tobytes() == without.tobytes()
     assert min(low for low, _ in without.getextrema()) > 240
-
-
-INPUTS = [Input("/sets/a", "f" * 64, 1234), Input("/photos", None, 5)]
-WARNING = "'Cat' & 'cat'"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-"""Several requests at once: in order, few ahead, errors told when all that was begun ended."""
-
 import threading
 
 import pytest

@@ -1,5 +1,3 @@
-"""One job per output folder: no lock outlives its job, and a lost lease is one sentence."""
-
 import concurrent.futures
 import contextlib
 import errno
@@ -57,7 +55,6 @@ with FileLock(sys.argv[1]) as lock:
 
 
 def holder_of(path, program=HOLD):
-    """A process that holds a lock by now."""
     process = subprocess.Popen(
         [sys.executable, "-c", program, str(path)], text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -66,24 +63,15 @@ def holder_of(path, program=HOLD):
     return process
 
 
-@pytest.fixture
-def held(tmp_path):
+def test_a_lock_has_one_holder_until_its_process_ends(tmp_path):
     path = tmp_path / "out" / ".staging" / "lock"
     with holder_of(path) as process:
-        yield path, process
+        said = f"output received '{tmp_path}/out.* is in use .*process {process.pid} on "
+        with pytest.raises(UserError, match=said):
+            FileLock(str(path)).__enter__()
+        with pytest.raises(UserError, match="build has not ended; wait for it, or run it again"):
+            load_manifest(f"{tmp_path}/out")
         process.kill()
-
-
-def test_a_lock_has_one_holder_until_its_process_ends(held):
-    path, process = held
-    directory = str(path.parent.parent)
-    number = f"process {process.pid} on "
-    with pytest.raises(UserError, match=f"output received '{directory}.* is in use .*{number}"):
-        FileLock(str(path)).__enter__()
-    with pytest.raises(UserError, match="its build has not ended; wait for it, or run it again"):
-        load_manifest(directory)
-    process.kill()
-    process.wait()
     with FileLock(str(path)):
         assert json.loads(path.read_text())["pid"] == os.getpid()
 
@@ -177,8 +165,7 @@ def interruptible():
 
 
 def hold(path, **more):
-    holder = {"host": "elsewhere", "pid": 1, "nonce": "other"}
-    storage.write(path, json.dumps(holder | more))
+    storage.write(path, json.dumps({"host": "elsewhere", "pid": 1, "nonce": "other"} | more))
 
 
 @pytest.mark.parametrize(

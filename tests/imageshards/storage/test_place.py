@@ -1,5 +1,3 @@
-"""What a user gives as a place becomes one path or URI."""
-
 import os
 import pathlib
 from unittest import mock

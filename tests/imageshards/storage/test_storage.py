@@ -1,5 +1,3 @@
-"""One interface over this machine, gs:// and s3://: the same calls, the same results."""
-
 import concurrent.futures
 import multiprocessing
 import os
@@ -18,7 +16,6 @@ import pytest
 from imageshards import storage
 from imageshards.errors import StorageError
 from imageshards.storage import direct, objects
-from imageshards.storage.direct import needs_no_proxy
 from tests.support.errors import refused
 from tests.support.store_servers import StoreServer, store_server
 
@@ -203,10 +200,7 @@ def test_copies_moves_and_deletes(place, tmp_path):
 
 
 # Locks of this machine are the kernel's.
-ONLY_STORES = pytest.mark.parametrize("folder", STORES, indirect=True)
-
-
-@ONLY_STORES
+@pytest.mark.parametrize("folder", STORES, indirect=True)
 def test_compare_and_swap(folder, place):
     path = storage.join(place, "lease")
     store = storage.backend(path)
@@ -251,24 +245,6 @@ def test_a_listing_joins_its_pages(server, monkeypatch):
     assert len(server.requests()) == 6
     storage.delete_folder(place)
     assert list(storage.files_below(place)) == []
-
-
-def test_the_library_repeats_plain_reads_that_failed(server, monkeypatch):
-    path = server.bucket() + "/a b/x+y%.jpg"
-    storage.write(path, b"data")
-    storage.read(path)
-    client: Any = storage.backend(path)
-    with mock.patch.object(client, "get", wraps=client.get) as by_library:
-        before = storage.counts().retries
-        assert {storage.read(path) for _ in range(5)} == {b"data"}
-        # But for trouble of the stand-in's own.
-        assert by_library.call_count <= storage.counts().retries - before < 5
-        by_library.reset_mock()
-        server.fail(503, times=1)
-        assert storage.read(path) == b"data"
-        assert by_library.call_count == 1
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # which only libraries know to use
-    assert not needs_no_proxy(server.url.replace("127.0.0.1", "example.org"))
 
 
 def test_a_store_that_ignores_ranges_is_not_read_without_limit(server):
@@ -445,8 +421,8 @@ def test_a_forked_process_makes_a_new_client(server):
 
 @pytest.mark.usefixtures("new_clients")
 def test_a_missing_extra_is_reported_in_one_sentence(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "boto3", None)
-    monkeypatch.delitem(__import__("sys").modules, "imageshards.storage.s3", raising=False)
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    monkeypatch.delitem(sys.modules, "imageshards.storage.s3", raising=False)
     storage.forget_clients()
     with pytest.raises(StorageError, match=r"pip install 'imageshards\[aws\]'"):
         storage.check_bucket("s3://photos", "--input")
@@ -455,7 +431,6 @@ def test_a_missing_extra_is_reported_in_one_sentence(monkeypatch):
 def test_a_local_file_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "sub" / "x"
     storage.write(str(path), b"old")
-
     monkeypatch.setattr(os, "fsync", mock.Mock(side_effect=OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         storage.write(str(path), b"new")

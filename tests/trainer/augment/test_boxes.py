@@ -1,26 +1,23 @@
-"""Boxes go where the pixels of their picture go; hidden ones are dropped with their labels."""
-
 import math
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import imageshards as ims
 from tests.support.box_sets import make_boxes
 from tests.support.errors import refused
-
-tf = pytest.importorskip("tensorflow")
-
-from trainer.augment.boxes import View, cut_boxes, move_boxes  # noqa: E402
-from trainer.augment.geometry import Window, affine_maps  # noqa: E402
-from trainer.augment.params import draw_params  # noqa: E402
+from trainer.augment.boxes import View, cut_boxes, move_boxes
+from trainer.augment.geometry import Window, affine_maps
+from trainer.augment.params import draw_params
 
 NAN = math.nan
 BOTH, XMIN = ["image", "bounding_boxes"], ["image", "image/object/bbox/xmin"]
+units = st.integers(0, 2**24).map(lambda number: number / 2**24)
 
 
 def _floats(*values):
@@ -45,9 +42,6 @@ def test_boxes_are_cut_off_at_the_edges_and_hidden_ones_dropped(box, least, expe
     boxes, labels = (found[name][0].numpy().tolist() for name in ("boxes", "labels"))
     assert labels == ([0, 1] if expected else [1, -1])
     assert boxes == ([expected, other] if expected else [other, [-1] * 4])
-
-
-units = st.integers(0, 2**24).map(lambda number: number / 2**24)
 
 
 @settings(max_examples=100, deadline=None)
@@ -104,8 +98,7 @@ def test_the_box_of_a_coloured_rectangle_is_around_its_pixels(name, varies, tmp_
     asked: dict[str, Any] = {"image_size": (160, 160)} | SETTINGS[name]
     asked["cache_folder"] = tmp_path / "cache" if "cached" in name else None
     is_strong = "strong" in name
-    warned = pytest.warns(UserWarning, match="MixUp and CutMix") if is_strong else nullcontext()
-    with warned:
+    with pytest.warns(UserWarning, match="MixUp and CutMix") if is_strong else nullcontext():
         train = ims.open(folder).train(batch_size=8, inputs=BOTH, seed=3, **asked)
     compared = 0
     for step, (inputs, _) in zip(range(12), train.as_numpy(), strict=False):

@@ -1,16 +1,12 @@
-"""Decoding and resizing, eagerly and inside tf.data alike."""
-
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
 from imageshards.jpeg import FORMATS
 from tests.support.augment_pictures import image_spec, jpeg, smooth_picture
 from tests.support.pictures import saved
-
-tf = pytest.importorskip("tensorflow")
-
-from trainer.augment.decode import MOST_UNROLLED, batch_pictures, fit_inside  # noqa: E402
+from trainer.augment.decode import MOST_UNROLLED, batch_pictures, fit_inside
 
 RNG = np.random.default_rng(0)
 

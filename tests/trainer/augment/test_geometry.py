@@ -1,19 +1,17 @@
-"""Crop windows and affine transforms: size, position and content."""
-
 import math
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-tf = pytest.importorskip("tensorflow")
-
-from trainer.augment import geometry  # noqa: E402
-from trainer.augment.params import STRONG  # noqa: E402
+from trainer.augment import geometry
+from trainer.augment.params import STRONG
 
 sides = st.integers(1, 3000)
 units = st.integers(0, 2**24 - 1).map(lambda number: number / 2**24)
+WINDOW = geometry.Window(*(tf.constant([value]) for value in (10.0, 20.0, 8.0, 30.0)))
 
 
 def _window(height, width, size, area, aspect, y, x):
@@ -50,9 +48,6 @@ def _corners(window, flip, angle_rad):
     corners = np.array([(0, 0), (6, 0), (0, 4), (6, 4)]) - 0.5
     places = np.column_stack([corners, np.ones(4)])
     return np.column_stack([places @ y_to_xy, places @ x_to_xy]) + 0.5
-
-
-WINDOW = geometry.Window(*(tf.constant([value]) for value in (10.0, 20.0, 8.0, 30.0)))
 
 
 @pytest.mark.parametrize(

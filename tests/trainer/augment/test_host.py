@@ -1,21 +1,17 @@
-"""Augmentation in the reader: the device's pictures, decoded only where they are seen."""
-
 from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
 from imageshards.jpeg import FORMATS
+from tests.support.augment_pictures import batch, image_spec, jpeg, smooth_picture
 from tests.support.pictures import saved
-
-tf = pytest.importorskip("tensorflow")
-
-from tests.support.augment_pictures import batch, image_spec, jpeg, smooth_picture  # noqa: E402
-from trainer.augment import host, pixels  # noqa: E402
-from trainer.augment.decode import Rows  # noqa: E402
-from trainer.augment.geometry import crop_windows  # noqa: E402
-from trainer.augment.params import LIGHT, draw_params  # noqa: E402
+from trainer.augment import host, pixels
+from trainer.augment.decode import Rows
+from trainer.augment.geometry import crop_windows
+from trainer.augment.params import LIGHT, draw_params
 
 COUNT = 16
 FULL = (64, 80)
@@ -36,7 +32,6 @@ def _pictures(encoded, size, level, *, own=FULL, channels=3, formats=("JPEG",)):
 @pytest.mark.parametrize(
     ("level", "size", "channels"),
     [("light", (48, 48), 3), ("light", (90, 90), 1), ("strong", (40, 72), 3)],
-    ids=str,
 )
 def test_the_host_makes_the_pictures_of_the_device(level, size, channels):
     encoded = _encoded(channels=channels)
@@ -79,7 +74,7 @@ def test_light_resizes_crops_and_flips_half_of_them():
 
 
 @pytest.mark.parametrize(
-    ("level", "own"), [("light", FULL), ("strong", FULL), ("light", (180, 211))], ids=str
+    ("level", "own"), [("light", FULL), ("strong", FULL), ("light", (180, 211))]
 )
 def test_cached_pictures_are_augmented_as_their_jpegs(level, own):
     encoded = _encoded(own)
@@ -108,7 +103,6 @@ def test_sizes_and_channels_may_differ_within_a_batch(level, channels):
 @pytest.mark.parametrize(
     ("level", "own", "channels"),
     [("light", None, 3), ("light", FULL, 1), ("light", (160, 200), 3), ("strong", FULL, 3)],
-    ids=str,
 )
 def test_records_of_all_formats_give_the_pictures_of_jpeg_records(level, own, channels):
     drawn = [smooth_picture(own or FULL, i, channels) for i in range(5)]

@@ -1,15 +1,12 @@
-"""Draws of augmentation: functions of (seed, position) alone, and evenly spread."""
-
 import math
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-tf = pytest.importorskip("tensorflow")
-
-from trainer.augment import params  # noqa: E402
+from trainer.augment import params
 
 GOLDEN_BITS = [[2864887121, 2832448516], [1736697832, 1162468809], [596849323, 1913743567]]
 GOLDEN_CROP = {"crop_area": 0.552059, "crop_aspect": 0.861358, "crop_y": 0.795209}

@@ -1,14 +1,11 @@
-"""Augmentation inside the step: whole batches, colour, noise, erasing; MixUp and CutMix."""
-
 import numpy as np
 import pytest
+import tensorflow as tf
 
-tf = pytest.importorskip("tensorflow")
-
-from tests.support.augment_pictures import batch, smooth_picture  # noqa: E402
-from trainer.augment import pixels  # noqa: E402
-from trainer.augment.params import CUTMIX, MIXUP, NO_MIX, draw_params  # noqa: E402
-from trainer.augment.pixels import mix_pairs  # noqa: E402
+from tests.support.augment_pictures import batch, smooth_picture
+from trainer.augment import pixels
+from trainer.augment.params import CUTMIX, MIXUP, NO_MIX, draw_params
+from trainer.augment.pixels import mix_pairs
 
 CLASSES = 3
 SIZE = (13, 17)
@@ -27,7 +24,6 @@ LUMINANCE = PICTURE.numpy() @ np.array([0.299, 0.587, 0.114])
         # Grey has no saturation.
         ({"saturation": 0.2, "brightness": 0.5}, PICTURE[..., :1] * 0.5),
     ],
-    ids=str,
 )
 def test_colours_are_scaled(factors, expected):
     names = ("brightness", "contrast", "saturation")
@@ -99,8 +95,7 @@ def test_cutmix_swaps_a_rectangle_and_labels_are_the_share_of_pixels_seen(share)
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.9, 1.0])
 def test_mixup_is_the_weighted_mean_of_both(share):
-    rng = np.random.default_rng(0)
-    pictures = rng.integers(0, 256, (2, *SIZE, 1), np.uint8)
+    pictures = np.random.default_rng(0).integers(0, 256, (2, *SIZE, 1), np.uint8)
     result = mix_pairs(batch(pictures), _mix_params(MIXUP, share), CLASSES)
     expected = share * pictures.astype(float) + (1 - share) * pictures[::-1]
     assert np.abs(result["inputs"]["image"].numpy() - expected).max() <= 0.5 + 1e-3
@@ -123,8 +118,7 @@ def test_weights_are_mixed_like_labels_which_sum_to_one_and_the_rest_of_the_batc
     given = _dark_and_bright() | {"weight": tf.constant([1.0, 3.0])}
     result = mix_pairs(given, _mix_params(MIXUP, 0.25), CLASSES)
     np.testing.assert_allclose(result["weight"], [2.5, 1.5])
-    pictures = np.random.default_rng(3).integers(0, 256, (64, *SIZE, 3), np.uint8)
-    given = batch(pictures)
+    given = batch(np.random.default_rng(3).integers(0, 256, (64, *SIZE, 3), np.uint8))
     given["inputs"]["age"] = tf.range(64)
     result = mix_pairs(given, draw_params("strong", 5, given["position"]), CLASSES)
     assert result["label"].dtype == tf.float32

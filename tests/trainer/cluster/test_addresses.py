@@ -1,5 +1,3 @@
-"""TF_CONFIG and Slurm's variables name the hosts, in the order of their ranks."""
-
 import json
 from typing import Any
 

@@ -46,9 +46,7 @@ def at_once(*hosts: Callable[[], Any]) -> list[Any]:
 
 
 def on_hosts(count, body, timeout_sec=TIMEOUT_SEC):
-    """What `body` returned or raised on each of so many hosts."""
-    addresses = free_addresses(count)
-    run = functools.partial(one_host, addresses, timeout_sec=timeout_sec, body=body)
+    run = functools.partial(one_host, free_addresses(count), timeout_sec=timeout_sec, body=body)
     return at_once(*(functools.partial(run, index) for index in range(count)))
 
 
@@ -148,9 +146,7 @@ def test_a_sum_that_does_not_end_has_a_limit(stuck: int) -> None:
         assert isinstance(error, Ended) and "Step 3 did not end within 2 s" in str(error)
 
 
-def test_progress_of_a_host_extends_every_time_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_progress_of_a_host_extends_every_time_out(monkeypatch):
     monkeypatch.setattr(connection, "HEARTBEAT_SEC", 0.1)
 
     def body(hosts: Hosts) -> Any:

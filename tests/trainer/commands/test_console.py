@@ -1,15 +1,9 @@
-"""What TensorFlow makes of Ctrl-C is told as Ctrl-C."""
-
 import signal
-
-import pytest
 
 from trainer.commands import console
 
 
-def test_error_caused_by_ctrl_c_becomes_keyboard_interrupt(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_error_caused_by_ctrl_c_becomes_keyboard_interrupt(capsys):
     def pressed() -> int:
         try:
             signal.raise_signal(signal.SIGINT)

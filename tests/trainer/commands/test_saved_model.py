@@ -1,11 +1,10 @@
-"""A model file may be a stranger's: whose code the commands run for it, and which file of a run."""
-
 import dataclasses
 import pathlib
 import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 
 import imageshards as ims
 from tests.support.errors import refused
@@ -17,7 +16,6 @@ from tests.support.trainer_data import make_dataset
 from trainer.__main__ import main
 from trainer.serving import model_file
 
-tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.process
 
 
@@ -26,9 +24,7 @@ pytestmark = pytest.mark.process
 def test_a_module_that_a_file_names_is_imported_only_when_asked(tmp_path, compiled):
     of = dataclasses.replace(card(), training={"model": "hostile:build"}, compiled=compiled)
     model_file.save_model(network(of), str(tmp_path / "model.keras"), of)
-    (tmp_path / "hostile.py").write_text(
-        "open('ran', 'w')\ndef build(inputs, classes): raise OSError\n"
-    )
+    (tmp_path / "hostile.py").write_text("open('ran', 'w')\ndef build(*given): raise OSError\n")
     (tmp_path / "a.jpg").write_bytes(encoded(scene()))
     command = str(pathlib.Path(sys.executable).with_name("imageshards"))
 
@@ -59,7 +55,6 @@ def test_a_compiled_model_is_evaluated_predicts_and_is_exported(tmp_path):
     assert figures["num_examples"] == 7 and figures["model"] == str(run / "model.keras")
     assert figures["loss"] == pytest.approx(last["val_loss"], rel=1e-5)
     assert figures["accuracy"] == pytest.approx(last["val_accuracy"])
-
     (row,) = ims.predict(run, photo, last=True, trust=True)
     assert sum(one["probability"] for one in row["top"]) == pytest.approx(1, abs=1e-5)
     out = ims.export(run, tmp_path / "served", last=True, code=code)

@@ -1,5 +1,3 @@
-"""Labels that begin at 1, are 0s and 1s, values or none at all, as the trainer reads them."""
-
 import itertools
 import json
 
@@ -99,7 +97,6 @@ def test_values_without_labels_are_trained_on_as_a_target(tmp_path):
         ({"hot": ["cat", "id"]}, "id is string"),
         ({"label": "cat"}, "several"),
     ],
-    ids=str,
 )
 def test_a_manifest_whose_labels_do_not_fit_is_refused(tmp_path, changes, word):
     _columns(tmp_path)

@@ -1,5 +1,3 @@
-"""Classes of records from the index: what the records say, and no shard is read."""
-
 import itertools
 import math
 from collections.abc import Callable

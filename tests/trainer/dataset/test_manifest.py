@@ -1,5 +1,3 @@
-"""Manifests: what the trainer reads from them, and how it refuses unusable ones."""
-
 import dataclasses
 
 import msgspec

@@ -1,5 +1,3 @@
-"""What a notebook shows of data: figures, classes and pictures, whatever files are broken."""
-
 import base64
 import dataclasses
 import io

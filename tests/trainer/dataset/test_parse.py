@@ -1,9 +1,8 @@
-"""Inputs besides the picture: which are allowed, and what a batch of them looks like."""
-
 import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from imageshards.manifest import IMAGE_FEATURE, LABEL_FEATURE
 from tests.support.errors import refused
@@ -12,8 +11,6 @@ from tests.support.reader_sets import FEATURES, MODEL, jpeg, make_set, record_of
 from trainer.dataset.open import check_inputs
 from trainer.dataset.parse import batch_parser
 from trainer.dataset.spec import FeatureSpec
-
-tf = pytest.importorskip("tensorflow")
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +81,6 @@ def test_a_label_outside_the_classes_is_an_error(dataset, offset, label):
 
 def test_labels_may_be_the_names_of_classes(dataset):
     features = {**FEATURES, LABEL_FEATURE: FeatureSpec("string", ())}
-
     parse = batch_parser(dataclasses.replace(dataset, features=features), MODEL)
     cat, bee, dog = (
         example({IMAGE_FEATURE: jpeg(9), LABEL_FEATURE: name}) for name in ("cat", "bee", "dog")

@@ -1,6 +1,3 @@
-"""`data.index(…)`, `data.source(split)`: any record by its number, on this machine and in buckets,
-and the loaders of others that read it."""
-
 import contextlib
 import importlib.util
 import itertools
@@ -29,7 +26,6 @@ EXTRA = {
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
-    """Shards of 6, 6 and 6 records, and of validation."""
     return Dataset(tmp_path_factory.mktemp("data") / "set")
 
 
@@ -112,8 +108,7 @@ def test_wrong_split_or_feature_and_missing_shards_are_refused(made, tmp_path):
         data.source("test")
     with refused("features", "'image/label'", "mean image/clas"):
         data.source("train", features=["image/label"])
-    dataset = Dataset(tmp_path)
-    (tmp_path / dataset.splits["train"][1]).unlink()
+    (tmp_path / Dataset(tmp_path).splits["train"][1]).unlink()
     with refused("data", "path received", "train-00001"):
         ims.open(tmp_path).source("train")
 

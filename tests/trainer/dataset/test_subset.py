@@ -1,5 +1,3 @@
-"""Which records are read and how many that makes, before and inside TensorFlow."""
-
 import itertools
 import types
 import unicodedata
@@ -65,8 +63,7 @@ def test_filters_are_parsed():
     values = ["a >= b", "x, 3", " a's ", "'x'", "'tis"]
     assert found == [Filter("text", "==", value) for value in values]
     assert parse_filter("age>='3'", _FILTERED) == Filter("age", ">=", 3.0)
-    spaced = parse_filter(" image/width <= -1 ", _FILTERED)
-    assert spaced == Filter("image/width", "<=", -1)
+    assert parse_filter(" image/width <= -1 ", _FILTERED) == Filter("image/width", "<=", -1)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-"""Columns as targets: their kind by their form, and their classes by the index."""
-
 import dataclasses
 import itertools
 from typing import Any
@@ -67,9 +65,7 @@ def opened(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("column", "kind", "classes", "shape", "outputs"), KINDS)
-def test_dtype_and_shape_of_a_column_decide_the_kind_of_target(
-    opened, column, kind, classes, shape, outputs
-):
+def test_the_form_of_a_column_decides_its_kind(opened, column, kind, classes, shape, outputs):
     found = with_target(opened, column)
     assert (found.target, found.classes, found.target_shape) == (kind, classes, shape)
     assert (found.num_outputs, found.label_feature) == (outputs, column)
@@ -79,19 +75,22 @@ def test_dtype_and_shape_of_a_column_decide_the_kind_of_target(
 
 
 @pytest.mark.parametrize(
-    ("column", "word"),
+    ("column", "kind", "argument", "word"),
     [
-        ("prise", "mean price?"),
-        ("pair", "int64 of shape [2]"),
-        ("curve", "columns='curve:float[3]'"),
-        ("image/encoded", "price, one, colour, year, parts, many, serial"),
-        ("note", "21 values"),
-        ("many", "17 values"),
+        ("prise", None, "target", "mean price?"),
+        ("pair", None, "target", "int64 of shape [2]"),
+        ("curve", None, "target", "columns='curve:float[3]'"),
+        ("image/encoded", None, "target", "price, one, colour, year, parts, many, serial"),
+        ("note", None, "target", "21 values"),
+        ("many", None, "target", "17 values"),
+        (None, "class", "target_kind", "without target"),
+        ("price", "class", "target_kind", "which is float32 of shape []"),
+        ("serail", "class", "target", "mean serial?"),
     ],
 )
-def test_a_column_that_is_no_target_is_refused(opened, column, word):
-    with refused("target", repr(column), word):
-        with_target(opened, column)
+def test_a_column_or_kind_that_is_no_target_is_refused(opened, column, kind, argument, word):
+    with refused(argument, repr(column) if column else "", word):
+        with_target(opened, column, kind)
 
 
 @pytest.mark.parametrize("label", ["image/class/labels", ""])
@@ -135,16 +134,3 @@ def test_target_kind_makes_whole_numbers_classes(opened):
     assert with_target_of(opened, card) == found
     with refused("data", "year is a class", "1 number"):
         with_target_of(opened, dataclasses.replace(card, target="values", classes=()))
-
-
-@pytest.mark.parametrize(
-    ("column", "argument", "word"),
-    [
-        (None, "target_kind", "without target"),
-        ("price", "target_kind", "'price', which is float32 of shape []"),
-        ("serail", "target", "mean serial?"),
-    ],
-)
-def test_target_kind_is_refused_for_other_columns(opened, column, argument, word):
-    with refused(argument, word):
-        with_target(opened, column, "class")

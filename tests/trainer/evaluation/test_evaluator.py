@@ -1,9 +1,9 @@
-"""Evaluation: each example exactly once, for any batch size."""
-
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.support.errors import refused
 from tests.support.evaluations import evaluation_of
@@ -11,24 +11,18 @@ from tests.support.manifests import blank
 from tests.support.trainer_data import CLASSES
 from trainer.dataset.spec import DatasetSpec, ImageSpec, ModelInputs, ReadOptions, Split, Subset
 from trainer.dataset.subset import class_ids
-
-tf = pytest.importorskip("tensorflow")
-
-import keras  # noqa: E402
-
-from trainer.evaluation.classes import ClassEvaluation  # noqa: E402
-from trainer.evaluation.evaluator import Evaluator  # noqa: E402
-from trainer.reader import pipeline  # noqa: E402
-from trainer.reader.batches import EvaluationData  # noqa: E402
-from trainer.reader.broken_records import BrokenRecords  # noqa: E402
+from trainer.evaluation.classes import ClassEvaluation
+from trainer.evaluation.evaluator import Evaluator
+from trainer.reader import pipeline
+from trainer.reader.batches import EvaluationData
+from trainer.reader.broken_records import BrokenRecords
 
 IMAGE = ImageSpec((1, 1), False, 3, (0.5,) * 3, (0.25,) * 3)
 
 
 def data_of(classes: tuple[str, ...], num_records: int, batch_size: int) -> EvaluationData:
     dataset = DatasetSpec("somewhere", {}, classes, IMAGE, {}, blank())
-    split = Split("validation", ())
-    subset = Subset(dataset, split, classes, None, (), num_records, None)
+    subset = Subset(dataset, Split("validation", ()), classes, None, (), num_records, None)
     return EvaluationData(subset, ReadOptions(threads=2), ModelInputs((1, 1), IMAGE), batch_size)
 
 
@@ -81,8 +75,7 @@ def test_figures_of_classes_equal_a_float64_reference(num_classes):
     # Rounded, so that some are equal: a tie is decided one way only.
     logits = np.round(rng.normal(0, 2, (45, num_classes)), 1).astype(np.float32)
     label = rng.integers(0, num_classes, 45)
-    names = [f"c{i}" for i in range(num_classes)]
-    found = evaluation_of(ClassEvaluation, label, logits, *names)
+    found = evaluation_of(ClassEvaluation, label, logits, *[f"c{i}" for i in range(num_classes)])
     loss, accuracy, top5 = reference(logits, label)
     figures = found.figures()
     assert figures["loss"] == pytest.approx(loss, rel=1e-6)

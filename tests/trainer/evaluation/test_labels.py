@@ -1,5 +1,3 @@
-"""Figures of labels, of which an example may have any number."""
-
 from typing import Any
 
 import numpy as np
@@ -19,6 +17,8 @@ from trainer.evaluation.labels import LabelsEvaluation, average_precision
 NAMES = ("cat", "dog", "cow")
 LABEL = [[1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 0, 0]]
 LOGITS = [[2.0, -1, 1], [-1, 3, -2], [0, 1, -3], [1, -5, -4]]
+# Few different scores, so that some are equal.
+ROWS = st.lists(st.tuples(st.booleans(), st.integers(-4, 4)), min_size=1, max_size=40)
 
 
 def by_definition(relevant: list[bool], score: list[float]) -> float:
@@ -29,10 +29,6 @@ def by_definition(relevant: list[bool], score: list[float]) -> float:
             hits = [other for other, value in zip(relevant, score, strict=True) if value >= one]
             found.append(sum(hits) / len(hits))
     return sum(found) / len(found)
-
-
-# Few different scores, so that some are equal.
-ROWS = st.lists(st.tuples(st.booleans(), st.integers(-4, 4)), min_size=1, max_size=40)
 
 
 @given(ROWS)
@@ -94,9 +90,7 @@ def test_too_many_logits_are_counted_in_bins_and_figures_say_so(monkeypatch):
 
 @pytest.mark.process
 @pytest.mark.parametrize("max_logits", [labels.MAX_LOGITS, 30], ids=["exact", "estimate"])
-def test_two_hosts_measure_the_same_as_one(
-    monkeypatch: pytest.MonkeyPatch, max_logits: int
-) -> None:
+def test_two_hosts_measure_the_same_as_one(monkeypatch, max_logits):
     monkeypatch.setattr(labels, "MAX_LOGITS", max_logits)
     rng = np.random.default_rng(8)
     label, logits = rng.integers(0, 2, (15, 3)), rng.normal(-1, 6, (15, 3))

@@ -1,5 +1,3 @@
-"""Figures of values: how far off the predicted ones are."""
-
 import numpy as np
 import pytest
 

@@ -1,22 +1,18 @@
-"""Layers that are frozen until an epoch begins: what changes, and with which rates."""
-
 import dataclasses
 import math
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.support import replica_run
 from tests.support.errors import refused
 from tests.support.replica_run import BATCH_SIZE, CONFIGS, batch, digest, start, train
 from trainer.dataset.spec import ImageSpec, MeanStd, ModelInputs
-
-tf = pytest.importorskip("tensorflow")
-keras = pytest.importorskip("keras")
-
-from trainer.models import model, optimizer  # noqa: E402
-from trainer.models.freezing import Frozen, schedule_after  # noqa: E402
-from trainer.models.keras_internals import last_learning_rate, without_loss_scale  # noqa: E402
+from trainer.models import model, optimizer
+from trainer.models.freezing import Frozen, schedule_after
+from trainer.models.keras_internals import last_learning_rate, without_loss_scale
 
 HERE = tf.distribute.get_strategy()
 INPUTS = ModelInputs((32, 32), ImageSpec((32, 32), False, 3, (0.5,) * 3, (0.25,) * 3))
@@ -25,8 +21,7 @@ INPUTS = ModelInputs((32, 32), ImageSpec((32, 32), False, 3, (0.5,) * 3, (0.25,)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*replica_run.OPTIMIZERS, "float16", "several"])
 def test_the_head_trains_first_and_then_everything_as_if_it_were_compiled_again(name):
-    several = dataclasses.replace(CONFIGS["adamw"], accumulate_steps=2)
-    config = CONFIGS.get(name, several)
+    config = CONFIGS.get(name, dataclasses.replace(CONFIGS["adamw"], accumulate_steps=2))
     network = start(HERE, config)
     state = [variable.path for variable in model.state_variables(network)]
     schedule = schedule_after(config, BATCH_SIZE, 4)

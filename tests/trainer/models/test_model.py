@@ -1,23 +1,19 @@
-"""Models: names, inputs, normalisation, precision, weights, and state that is restored."""
-
 import dataclasses
 import re
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.support import replica_run
 from tests.support.errors import refused
 from trainer.config import OptimizerConfig
 from trainer.dataset.spec import FeatureSpec, ImageSpec, MeanStd, ModelCard, ModelInputs
-
-tf = pytest.importorskip("tensorflow")
-keras = pytest.importorskip("keras")
-
-from trainer.models import model  # noqa: E402
-from trainer.models.pretrained import load_weights  # noqa: E402
-from trainer.serving.model_file import save_model  # noqa: E402
+from trainer.models import model
+from trainer.models.pretrained import load_weights
+from trainer.serving.model_file import save_model
 
 RGB = ImageSpec((32, 32), False, 3, (0.5, 0.4, 0.3), (0.25, 0.2, 0.1))
 GREY = ImageSpec((32, 32), False, 1, (0.5,), (0.0,))
@@ -49,7 +45,7 @@ def test_names_are_found_whatever_their_case_and_others_are_refused(name, words)
         _build(model.resolve_name(name), (32, 32), 3, RGB)
 
 
-@pytest.mark.parametrize(("size", "image"), [((1, 1), RGB), ((8, 200), GREY)], ids=str)
+@pytest.mark.parametrize(("size", "image"), [((1, 1), RGB), ((8, 200), GREY)])
 def test_the_cnn_takes_any_size_and_grey(size, image):
     network = _build("cnn", size, 5, image)
     logits = network(np.zeros((2, *size, image.channels), np.uint8))
@@ -170,17 +166,6 @@ def test_weights_that_cannot_be_used_are_refused(tmp_path):
         with refused("weights", name, reason):
             load_weights(network, str(tmp_path / name))
     assert replica_run.digest([v.numpy() for v in network.weights]) == before
-
-
-def test_all_state_variables_exist_before_the_first_step():
-    strategy = tf.distribute.get_strategy()
-    network = replica_run.start(strategy, replica_run.CONFIGS["float16"])
-    before = [v.path for v in model.state_variables(network)]
-    assert sum("seed_generator" in path for path in before) == 1
-    for name in ("dynamic_scale", "average", "momentum", "iteration"):
-        assert any(name in path for path in before), name
-    replica_run.train(strategy, network, [replica_run.batch(0)])
-    assert [v.path for v in model.state_variables(network)] == before
 
 
 @pytest.mark.parametrize("name", sorted(replica_run.CONFIGS))

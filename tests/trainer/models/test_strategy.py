@@ -1,18 +1,14 @@
-"""Several replicas train as one does; settings they do not support are refused."""
-
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.support import replica_run
 from tests.support.errors import refused
-
-tf = pytest.importorskip("tensorflow")
-
-from trainer.models import strategy  # noqa: E402
-from trainer.models.strategy import make_strategy, to_device  # noqa: E402
+from trainer.models import strategy
+from trainer.models.strategy import make_strategy, to_device
 
 pytestmark = pytest.mark.process
 
@@ -32,19 +28,13 @@ def _alone(what):
     return replica_run.check(tf.distribute.get_strategy(), what)
 
 
-def test_one_replica_needs_no_mirroring_and_the_batch_must_divide():
-    assert make_strategy(1, 7).num_replicas_in_sync == 1
-    with refused("batch_size", "7", "3 replicas"):
-        make_strategy(3, 7)
-
-
 @pytest.mark.parametrize(
     ("replicas", "visible"), [(1, ["GPU:0"]), (2, ["GPU:0", "GPU:1"]), (3, None), (None, None)]
 )
 def test_gpus_without_a_replica_are_left_alone(replicas, visible, monkeypatch):
     calls: list[Any] = []
     monkeypatch.setattr(
-        tf.config, "list_physical_devices", lambda kind: ["GPU:0", "GPU:1", "GPU:2"]
+        tf.config, "list_physical_devices", lambda _: [f"GPU:{i}" for i in range(3)]
     )
     monkeypatch.setattr(tf.config, "set_visible_devices", lambda *given: calls.append(given))
     monkeypatch.setattr(tf.distribute, "MirroredStrategy", calls.append)
@@ -71,9 +61,7 @@ def test_gpus_in_use_already_stay_visible(monkeypatch):
         (True, "NoDevFiles", False), (True, "0,1", True), (False, "GPU-1b2c", True),
     ],
 )  # fmt: skip
-def test_a_gpu_that_tensorflow_does_not_see_is_named(
-    has_driver, named, misses, tmp_path, monkeypatch, capsys
-):
+def test_an_unseen_gpu_is_named(has_driver, named, misses, tmp_path, monkeypatch, capsys):
     driver = tmp_path if has_driver else tmp_path / "absent"
     monkeypatch.setattr(strategy, "NVIDIA_DRIVER", str(driver))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -90,7 +78,6 @@ def test_a_gpu_that_tensorflow_does_not_see_is_named(
             make_strategy(2, 6)
     else:
         assert make_strategy(2, 6) == ["CPU:0", "CPU:1"]
-    # Of a GPU that is seen nothing is said.
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["GPU:0"])
     make_strategy(None, 6)
     assert not capsys.readouterr().err

@@ -1,8 +1,7 @@
-"""User models, `--model module:function`: imported, called and checked."""
-
 import inspect
 import sys
 
+import keras
 import numpy as np
 import pytest
 
@@ -10,12 +9,8 @@ import trainer
 from tests.support.errors import refused
 from trainer.config import ReadConfig, RunConfig
 from trainer.dataset.spec import ImageSpec, ModelInputs
-
-tf = pytest.importorskip("tensorflow")
-keras = pytest.importorskip("keras")
-
-from trainer.models import model, strategy, user_model  # noqa: E402
-from trainer.training.several_hosts import described  # noqa: E402
+from trainer.models import model, strategy, user_model
+from trainer.training.several_hosts import described
 
 RGB = ImageSpec((8, 8), False, 3, (0.5, 0.4, 0.3), (0.25, 0.2, 0.1))
 PICTURE = ModelInputs((8, 8), RGB)
@@ -24,8 +19,7 @@ PICTURE = ModelInputs((8, 8), RGB)
 @pytest.mark.parametrize("name", ["dense", "plain", "sequential", "whole_model"])
 def test_function_may_return_logits_or_a_model(name):
     network = model.build_model(f"tests.support.tiny_models:{name}", PICTURE, 3)
-    logits = network(np.zeros((2, 8, 8, 3), np.uint8))
-    assert logits.shape == (2, 3) and network.name == name
+    assert network(np.zeros((2, 8, 8, 3), np.uint8)).shape == (2, 3) and network.name == name
     assert {v.dtype for v in network.trainable_variables} == {"float32"}
     for bounded in ("probabilities", "probabilities_in_a_model"):  # get no unit
         with refused("model", bounded, "softmax"):

@@ -1,5 +1,3 @@
-"""The order as it is read: whole passes, any position, hosts, filters, reads that wait or fail."""
-
 import itertools
 import pathlib
 import threading
@@ -9,21 +7,18 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from imageshards import storage
 from imageshards.tfrecord import RecordError, frame_record
 from tests.support.external_sets import flip_byte
 from tests.support.reader_sets import choose, make_set, record_of
-from tests.support.resumed_stream import assert_resumes
 from trainer.dataset.spec import WHOLE, ReplicaSlices
 from trainer.reader import pieces as pieces_module
+from trainer.reader import read_ahead
 from trainer.reader.order import evaluation_order, shareable_size, training_order, without_copies
 from trainer.reader.pieces import PieceReader
-
-tf = pytest.importorskip("tensorflow")
-
-from trainer.reader import read_ahead  # noqa: E402
-from trainer.reader.records import record_batches  # noqa: E402
+from trainer.reader.records import record_batches
 
 # Shards of unequal length, one of them empty.
 SHARDS = [[(7 * k + i) % 3 for i in range((k * 5) % 4)] for k in range(19)]
@@ -66,7 +61,7 @@ def test_evaluation_reads_each_chosen_record_once_in_the_order_of_the_files(data
     assert found.tolist() == [i for i, label in enumerate(LABELS) if label != 1 and i >= 5]
 
 
-@pytest.mark.parametrize("slices", [(2, 1), (1, 2), (2, 2), (1, 4)], ids=str)
+@pytest.mark.parametrize("slices", [(2, 1), (1, 2), (2, 2), (1, 4)])
 @pytest.mark.parametrize("seed", [1, None])
 def test_slices_of_hosts_and_replicas_make_up_the_whole_batch(large, slices, seed):
     replicas, hosts = slices
@@ -103,17 +98,6 @@ def test_each_host_reads_its_part_of_the_bytes(large, hosts, read, monkeypatch):
         assert 6 * 64 // hosts <= read.call_count <= 6 * 64 // hosts + ahead
 
 
-@pytest.mark.parametrize(
-    "choice",
-    [{}, {"balance": "sampling"}, {"classes": ("cat", "ant"), "filters": ("number>=5",)}],
-    ids=str,
-)
-def test_the_stream_resumes_at_every_position(dataset, choice):
-    subset = choose(dataset, **choice)
-    stream = lambda start: batches_of(subset, 1, 3, start=start).as_numpy_iterator()  # noqa: E731
-    assert_resumes(stream, subset.num_records + 4)
-
-
 def test_a_resumed_stream_reads_no_more_than_the_next_pieces_of_its_streams(large, read):
     for start in (1, 200, 396):
         read.reset_mock()
@@ -121,9 +105,7 @@ def test_a_resumed_stream_reads_no_more_than_the_next_pieces_of_its_streams(larg
         assert 1 <= read.call_count <= read_ahead.READ_AHEAD_PIECES + 64
 
 
-@pytest.mark.parametrize(
-    "choice", [{}, {"classes": ("bee", "cat")}, {"balance": "sampling"}], ids=str
-)
+@pytest.mark.parametrize("choice", [{}, {"classes": ("bee", "cat")}, {"balance": "sampling"}])
 def test_damaged_and_empty_records_keep_their_places(tmp_path, choice):
     labels = [i % 3 for i in range(13)]
     holes = make_set(tmp_path / "empty", [labels[:6], labels[6:]], empty=(1, 4, 7))
@@ -242,5 +224,4 @@ def test_deleted_iterators_leave_a_bounded_number_of_pieces(large):
     made = batches_of(large, 64, 2)
     for k in range(12):
         next(made.skip(k).as_numpy_iterator())
-    asked = made.reader._asked
-    assert 0 < len(asked) <= 2 * (made.reader._depth + 1) * 64
+    assert 0 < len(made.reader._asked) <= 2 * (made.reader._depth + 1) * 64

@@ -1,5 +1,3 @@
-"""Adopted records of several picture formats: every way of reading decodes each of them."""
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -14,6 +12,7 @@ from tests.support.pictures import saved
 pytest.importorskip("tensorflow")
 
 COLOURS = [(250, 10, 10), (20, 240, 30), (40, 60, 230), (90, 90, 90), (240, 240, 30)]
+NONE, CACHED = {"augment": "none", "image_size": (32, 40)}, {"cache": "pixels"}
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +33,7 @@ def _check(pictures, labels):
         assert np.abs(np.asarray(picture, int) - COLOURS[int(label)]).max() <= 3
 
 
-NONE, CACHED = {"augment": "none", "image_size": (32, 40)}, {"cache": "pixels"}
-
-
-@pytest.mark.parametrize("options", [{}, {"augment_on": "device"}, NONE, CACHED], ids=str)
+@pytest.mark.parametrize("options", [{}, {"augment_on": "device"}, NONE, CACHED])
 def test_training_sees_every_picture(folder, tmp_path, options):
     if "cache" in options:
         options = options | {"cache_folder": str(tmp_path)}

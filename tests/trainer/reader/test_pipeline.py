@@ -1,15 +1,12 @@
-"""Batches: shapes, weights, inputs and order."""
-
 import dataclasses
 import itertools
-import pathlib
 import threading
 from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from tests.support.external_sets import flip_byte, records_of
 from tests.support.reader_sets import (
     IMAGE,
     MODEL,
@@ -21,18 +18,13 @@ from tests.support.reader_sets import (
     value_of,
 )
 from tests.support.resumed_stream import assert_same
-from tests.support.trainer_data import edit_manifest, make_dataset
-from trainer.dataset.manifest import load_manifest
+from trainer.augment.augmentation import Augmentation, make_augmentation
+from trainer.augment.decode import Pictures
 from trainer.dataset.pieces import PIECE_BYTES
-from trainer.dataset.spec import ModelInputs, ReadOptions, ReplicaSlices
-
-tf = pytest.importorskip("tensorflow")
-
-from trainer.augment.augmentation import Augmentation, make_augmentation  # noqa: E402
-from trainer.augment.decode import Pictures  # noqa: E402
-from trainer.reader import pipeline  # noqa: E402
-from trainer.reader.batches import EvaluationData  # noqa: E402
-from trainer.reader.order import training_order  # noqa: E402
+from trainer.dataset.spec import ReadOptions, ReplicaSlices
+from trainer.reader import pipeline
+from trainer.reader.batches import EvaluationData
+from trainer.reader.order import training_order
 
 SHARDS = [[0, 1, 2, 0, 1, 2], [0, 1, 2, 0, 1], [2, 2, 2, 2, 1, 1], [0] * 6]
 LABELS = [label for shard in SHARDS for label in shard]
@@ -97,23 +89,6 @@ def test_classes_are_weighted_and_renumbered_in_training_only(dataset):
     assert sum(weights) == subset.num_records and set(weights) <= {0.0, 1.0}
 
 
-def test_damaged_records_keep_their_place_with_a_weight_of_zero(tmp_path, dataset):
-    damaged = make_set(tmp_path, SHARDS)
-    for shard, place in ((0, 4), (3, 3)):  # the records 4 and 20
-        path = pathlib.Path(damaged.splits["train"].shards[shard].path)
-        flip_byte(path, records_of(path)[place].offset_bytes + 30)
-    sound, repaired = (_train(choose(d), 5, 6, skip_broken=2) for d in (dataset, damaged))
-    assert _column(sound, "record") == _column(repaired, "record")
-    for batch, other in zip(sound, repaired, strict=True):
-        gone = np.isin(batch["record"], (4, 20))
-        np.testing.assert_array_equal(other["weight"], np.where(gone, 0, 1))
-        np.testing.assert_array_equal(other["present"], ~gone)
-        np.testing.assert_array_equal(other["label"], np.where(gone, 0, batch["label"]))
-        assert not other["inputs"]["image"][gone].any()
-        kept = other["inputs"]["image"][~gone]
-        np.testing.assert_array_equal(kept, batch["inputs"]["image"][~gone])
-
-
 @pytest.mark.parametrize(("batch_size", "replicas"), [(5, 1), (23, 1), (64, 1), (6, 2), (46, 2)])
 def test_evaluation_holds_each_record_once_and_fills_up_for_replicas(dataset, batch_size, replicas):
     data = EvaluationData(choose(dataset), READ_OPTIONS, MODEL, batch_size)
@@ -129,16 +104,6 @@ def test_evaluation_holds_each_record_once_and_fills_up_for_replicas(dataset, ba
     assert _column(found, "label") == [LABELS[r] if r >= 0 else 0 for r in numbers]
     assert _column(found, "position") == list(range(NUM_RECORDS + filling))
     assert not np.concatenate([b["inputs"]["image"] for b in found])[NUM_RECORDS:].any()
-
-
-def test_grey_and_varying_pictures_come_in_one_shape(tmp_path):
-    sizes = ((20, 30), (64, 16), (24, 24))
-    path = make_dataset(tmp_path, {"train": 9}, size_px=sizes, grey=True, mode="shortest")
-    edit_manifest(path, image={"size": 24, "mode": "shortest", "channels": 1})
-    grey = load_manifest(str(path))
-    batch = _train(choose(grey), 3, 1, inputs=ModelInputs((24, 24), grey.image))[0]
-    image = batch["inputs"]["image"]
-    assert image.shape == (3, 24, 24, 1) and image.std() > 5
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-"""Pictures decoded once: the batches of the JPEG reader, made once, whole or absent."""
-
 import concurrent.futures
 import dataclasses
 import itertools
@@ -9,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 
 from imageshards.tfrecord import write_records
 from tests.support.errors import refused
@@ -24,17 +23,14 @@ from tests.support.reader_sets import (
     value_of,
 )
 from tests.support.resumed_stream import assert_same
+from trainer.augment.augmentation import make_augmentation
 from trainer.config import ReadConfig
 from trainer.dataset.open import wanted_inputs
 from trainer.dataset.spec import ModelInputs, ReadOptions, ReplicaSlices
-
-tf = pytest.importorskip("tensorflow")
-
-from trainer.augment.augmentation import make_augmentation  # noqa: E402
-from trainer.reader import pixel_cache  # noqa: E402
-from trainer.reader.batches import EvaluationData, TrainingData  # noqa: E402
-from trainer.reader.pieces import PieceReader  # noqa: E402
-from trainer.reader.pixel_cache import decode_once  # noqa: E402
+from trainer.reader import pixel_cache
+from trainer.reader.batches import EvaluationData, TrainingData
+from trainer.reader.pieces import PieceReader
+from trainer.reader.pixel_cache import decode_once
 
 SHARDS = [[0, 1, 2, 0], [1, 2, 0], [1], [2, 2], [0, 1, 2]]
 
@@ -82,7 +78,7 @@ def test_cached_batches_equal_the_batches_of_jpegs(subset, options, level, place
     assert_same(found, expected)
 
 
-@pytest.mark.parametrize("slices", [ReplicaSlices(), ReplicaSlices(2, 2, 1)], ids=str)
+@pytest.mark.parametrize("slices", [ReplicaSlices(), ReplicaSlices(2, 2, 1)])
 def test_cached_evaluation_equals_the_evaluation_of_jpegs(subset, options, slices):
     inputs = dataclasses.replace(MODEL, size=(6, 4), eval_crop=0.8)
     found, expected = (

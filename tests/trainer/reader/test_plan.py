@@ -1,5 +1,3 @@
-"""The order as arithmetic: each record once a pass, the same for any number of hosts."""
-
 import collections
 import itertools
 

@@ -33,7 +33,6 @@ def batches():
 
 
 def run(script, *arguments):
-    """What a script prints that begins with `_HEAD`."""
     command = [sys.executable, "-c", _HEAD + textwrap.dedent(script), *map(str, arguments)]
     env = os.environ | {"PYTHONPATH": ".", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=240)

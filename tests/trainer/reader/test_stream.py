@@ -1,5 +1,3 @@
-"""The training stream goes on past damaged records, and ends at unreadable ones."""
-
 import dataclasses
 import json
 import pathlib
@@ -8,19 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from imageshards.example import decode_example, encode_example
 from tests.support.errors import refused
 from tests.support.external_sets import flip_byte, records_of
 from tests.support.trainer_data import make_dataset, rewrite_shard
 from trainer.config import ReadConfig
+from trainer.reader.batches import open_data
 from trainer.reader.broken_records import LIST_FILE, BrokenRecord, BrokenRecords
-
-tf = pytest.importorskip("tensorflow")
-
-from trainer.reader.batches import open_data  # noqa: E402
-from trainer.reader.order import training_order  # noqa: E402
-from trainer.reader.stream import TrainingStream, next_batch  # noqa: E402
+from trainer.reader.stream import TrainingStream, next_batch
 
 FILE = "train-00000-of-00001.tfrecord"
 
@@ -31,10 +26,6 @@ def _stream(folder, output, **changes):
     reading, _ = open_data(config, output=str(output))
     broken = BrokenRecords(config.skip_broken, reading.subset.dataset, str(output))
     return TrainingStream(reading, tf.distribute.get_strategy(), broken), reading, broken
-
-
-def _flip(folder):
-    flip_byte(folder / FILE, records_of(folder / FILE)[2].offset_bytes + 30)
 
 
 def _read_all(stream, broken, steps):
@@ -75,7 +66,7 @@ def test_an_unreadable_record_ends_the_run_with_its_place(tmp_path, whole, skip_
 
 def test_a_damaged_record_is_named_or_becomes_a_placeholder(tmp_path, whole):
     folder = pathlib.Path(shutil.copytree(whole[0], tmp_path / "d"))
-    _flip(folder)
+    flip_byte(folder / FILE, records_of(folder / FILE)[2].offset_bytes + 30)
     stream, reading, broken = _stream(folder, tmp_path, augment="none")
     said = (f"{FILE}, record 2 at byte ", f"verify {folder}", "skip_broken=1")
     with refused("data", *said) as caught:
@@ -83,7 +74,6 @@ def test_a_damaged_record_is_named_or_becomes_a_placeholder(tmp_path, whole):
     assert "\n" not in str(caught.value)
     with pytest.raises(tf.errors.OpError, match="record 2 at byte"):
         list(reading.dataset().take(3))
-
     output = tmp_path / "o"
     output.mkdir()
     stream, reading, broken = _stream(folder, output, augment="none", skip_broken=1)
@@ -95,7 +85,6 @@ def test_a_damaged_record_is_named_or_becomes_a_placeholder(tmp_path, whole):
     assert (left_out.number, left_out.record) == (2, 2) and left_out.path.endswith(FILE)
     weights = np.concatenate([weight for *_, weight in reading.dataset().take(3)])
     assert weights.tolist() == np.concatenate([w for _, w in found]).tolist()
-
     # A resumed run counts from the list.
     _, _, knowing = _stream(folder, output, augment="none", skip_broken=1)
     assert (output / LIST_FILE).is_file() and knowing.found == [left_out]
@@ -106,22 +95,10 @@ def test_a_foreign_list_is_refused_but_any_name_of_a_file_is_accepted(tmp_path, 
     (tmp_path / LIST_FILE).write_text(json.dumps({"train": [listed]}))
     with refused("output", LIST_FILE, "record: expected `int`, got `str`", "delete the file"):
         _stream(whole[0], tmp_path, augment="none", skip_broken=1)
-
     odd = BrokenRecord("\udcff/" + FILE, 2, 2, 0, "none")
     (tmp_path / LIST_FILE).write_text(json.dumps({"train": [dataclasses.asdict(odd)]}))
     _, _, broken = _stream(whole[0], tmp_path, augment="none", skip_broken=1)
     assert broken.found == [odd]
-
-
-def test_a_damaged_record_counts_with_its_batch(tmp_path):
-    folder = make_dataset(tmp_path / "d", {"train": 40}, num_shards=1, size_px=((8, 8),))
-    _flip(folder)
-    stream, reading, broken = _stream(folder, tmp_path, augment="none")
-    step = training_order(reading.subset, 4, 5).records_at(0, 40).tolist().index(2) // 4
-    assert step  # pieces are read long before their last record is used
-    assert len(_read_all(stream, broken, step)) == step
-    with refused("data", "record 2 at byte"):
-        _read_all(stream, broken, step + 1)
 
 
 def test_more_damaged_records_than_allowed_are_refused(tmp_path, whole):

@@ -1,22 +1,20 @@
-"""Damaged and unreadable records are found, and explained in one sentence."""
-
 import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from imageshards.index import read_index
 from imageshards.tfrecord import RecordError
-from tests.support.errors import refused
 from tests.support.external_sets import example, flip_byte, jpeg, records_of, whole_split
 from tests.support.trainer_data import make_dataset, rewrite_shard
-from trainer.dataset.manifest import check_shards, load_manifest
-from trainer.dataset.spec import FeatureSpec, ModelInputs
+from trainer.dataset.manifest import load_manifest
 from trainer.reader.pieces import PieceReader
 from trainer.reader.unreadable import explain, find_unreadable
 
 NUM_RECORDS = 20
 LABEL, IMAGE = "image/class/label", "image/encoded"
+PICTURE = jpeg(size_px=(16, 16))
 
 
 @pytest.fixture
@@ -45,9 +43,6 @@ def find(subset, numbers=range(NUM_RECORDS)):
     return find_unreadable(subset, np.array(numbers))
 
 
-PICTURE = jpeg(size_px=(16, 16))
-
-
 @pytest.mark.parametrize(
     ("payload", "reason"),
     [
@@ -69,16 +64,6 @@ def test_an_unreadable_record_is_found_with_number_and_offset(folder, payload, r
     assert find(load(folder), [3, 8, 15]) is None
 
 
-def test_a_missing_input_of_the_model_is_found(folder):
-    dataset = load_manifest(str(folder))
-    extra = {"age": FeatureSpec("float32", ())}
-    dataset = dataclasses.replace(dataset, features={**dataset.features, **extra})
-    inputs = ModelInputs((16, 16), dataset.image, extra)
-    found = find_unreadable(whole_split(dataset), np.array([4]), inputs)
-    assert found is not None
-    assert (found.record, found.reason[:20]) == (4, "a feature is missing")
-
-
 def test_wrong_checksums_and_missing_records_are_found(folder):
     flip_byte(shard(folder, 0), records_of(shard(folder, 0))[3].offset_bytes + 30)
     whole = records_of(shard(folder, 1))
@@ -94,9 +79,6 @@ def test_wrong_checksums_and_missing_records_are_found(folder):
     assert [r.reason for r in found.values()] == reasons + ["the file is missing"] * 6
     assert found[12].offset_bytes == whole[5].offset_bytes
     assert find(load(folder)) is None
-    # Of no size that differs the first shard says nothing.
-    with refused("data", f"{shard(folder, 1).name} (and 1 more)"):
-        check_shards(subset.dataset, [subset.split])
 
 
 def test_the_error_names_file_record_offset_and_remedy(folder):
@@ -118,8 +100,6 @@ def test_without_a_broken_record_the_error_quotes_tensorflow(folder):
 
 
 def test_real_broken_pictures_are_found_exactly_where_the_reader_fails(broken_jpegs, tmp_path):
-    import tensorflow as tf
-
     files = sorted(p for p in broken_jpegs.rglob("*") if p.is_file())
     pictures = [p.read_bytes() for p in files if p.stat().st_size < 200_000][:40]
     data = make_dataset(tmp_path / "d", {"train": 3}, num_shards=1, mode="shortest")

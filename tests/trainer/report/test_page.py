@@ -1,5 +1,3 @@
-"""The report: one page that shows all there is, safely, whatever names and sizes."""
-
 import base64
 import io
 import pathlib
@@ -27,6 +25,9 @@ pytest.importorskip("tensorflow")
 from trainer.evaluation.classes import ClassEvaluation
 from trainer.evaluation.evaluation import MAX_SHOWN, Evaluation, plain
 from trainer.evaluation.values import ValuesEvaluation
+
+LABEL = [0, 0, 0, 1, 1, 2, 2, 2, 2, 0]
+PREDICTED = [0, 1, 1, 1, 0, 2, 2, 0, 1, 2]
 
 
 def classified(label, predicted, classes=CLASSES, record=None):
@@ -62,10 +63,6 @@ def validation_of(folder: pathlib.Path) -> Subset:
     return whole_split(load_manifest(str(folder)), "validation")
 
 
-LABEL = [0, 0, 0, 1, 1, 2, 2, 2, 2, 0]
-PREDICTED = [0, 1, 1, 1, 0, 2, 2, 0, 1, 2]
-
-
 def test_class_figures_by_hand() -> None:
     evaluation = classified(LABEL, PREDICTED, (*CLASSES, "star"))
     assert [tuple(map(plain, row)) for row in evaluation.table().rows] == [
@@ -94,8 +91,7 @@ def test_the_page_has_no_external_resources(folder: pathlib.Path, tmp_path: path
     identifiers = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
     assert len(identifiers) == len(set(identifiers))
     assert {attrs["href"] for attrs in page.all("a")} <= {f"#{name}" for name in identifiers}
-    headings = {"Curves", "Confusion", "Classes", "Most wrong", "How it was made"}
-    assert headings <= {*page.words}
+    assert {"Curves", "Confusion", "Classes", "Most wrong", "How it was made"} <= {*page.words}
     assert len(page.all("svg")) == 5
 
 
@@ -145,8 +141,7 @@ def test_with_many_classes_the_confusions_are_listed_in_place_of_a_matrix() -> N
     many = classified([7, 7, 5], [3, 3, 5], names)
     assert sections.confusion(many)["matrix"] is None
     assert "All confusions, the most frequent first" in rendered([], many).words
-    right = rendered([], classified([7], [7], names))
-    assert "No example was classified wrongly." in right.words
+    assert "No example was classified wrongly." in rendered([], classified([7], [7], names)).words
 
 
 def test_sections_without_values_are_left_out() -> None:
@@ -174,8 +169,7 @@ def test_the_best_epoch_is_the_one_with_the_lowest_validation_loss() -> None:
 
 def test_only_the_first_of_many_values_are_plotted():
     names = [f"v[{i}]" for i in range(MAX_SHOWN + 2)]
-    many = evaluation_of(ValuesEvaluation, np.zeros((3, 8)), np.ones((3, 8)), *names)
-    page = rendered([], many)
+    page = rendered([], evaluation_of(ValuesEvaluation, np.zeros((3, 8)), np.ones((3, 8)), *names))
     assert len(page.all("svg")) == MAX_SHOWN
     assert "Of 8 values the first 6." in page.words
     assert "R²" in page.words and "0.7528" not in page.words

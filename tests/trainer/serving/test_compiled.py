@@ -1,18 +1,13 @@
-"""Compiled models as ones of ours: logits or values, whatever their last activation was."""
-
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.support.errors import refused
 from tests.support.served_models import SIZE, card, values_card
-
-tf = pytest.importorskip("tensorflow")
-
-import keras  # noqa: E402
-
-from trainer.serving.compiled import as_ours  # noqa: E402
+from trainer.serving.compiled import as_ours
 
 CLASS, LABELS, VALUES = card(), card(target={"target": "labels"}), values_card("box", 2)
 

@@ -1,5 +1,3 @@
-"""The saved model: what is inside, that it is whole, and what is said of anything else."""
-
 import dataclasses
 import json
 import pathlib
@@ -9,6 +7,7 @@ import zipfile
 from typing import Any
 from unittest import mock
 
+import keras
 import numpy as np
 import pytest
 
@@ -18,8 +17,6 @@ from trainer.dataset.spec import CARD_FILE, FeatureSpec, MeanStd
 from trainer.serving import model_file
 
 pytestmark = pytest.mark.process
-
-keras = pytest.importorskip("keras")
 
 
 def pictures(count: int = 4) -> Any:
@@ -74,7 +71,6 @@ def test_the_same_model_gives_the_same_bytes(tmp_path: pathlib.Path) -> None:
 def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     model = saved(tmp_path, card())
     before = (tmp_path / "model.keras").read_bytes()
-
     full = mock.Mock(side_effect=OSError(28, "No space left on device"))
     monkeypatch.setattr(model_file, "_add_card", full)
     with refused("output", "model.keras", "(No space left"):

@@ -1,10 +1,9 @@
-"""The served graph against the builder's Pillow: orientation, placing, pixels, formats."""
-
 import io
 import struct
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -14,10 +13,25 @@ from imageshards.images.decode import exif_orientation
 from imageshards.images.encode import encode_image
 from imageshards.images.options import RESIZE_MODES, ImageOptions
 from tests.support.pictures import lossless_jpeg, saved, scene
+from trainer.serving import preprocess, resize
 
-tf = pytest.importorskip("tensorflow")
-
-from trainer.serving import preprocess, resize  # noqa: E402
+ENTRY = st.tuples(
+    st.sampled_from([0x0112, 0x010F, 0x011A]),
+    st.sampled_from([1, 3, 4, 9]),
+    st.integers(0, 10) | st.integers(0, 2**32 - 1),
+)
+orientation = tf.function(preprocess.orientation, [tf.TensorSpec((), tf.string)], autograph=False)
+# The most pixels that are off, and by how much.
+FILTERS = {
+    "nearest": (0, 0), "bicubic": (0.002, 1), "lanczos": (0.002, 1), "bilinear": (0.02, 1),
+    "box": (0.15, 128),
+}  # fmt: skip
+NOT_DECODED = {
+    "bilevel png": saved(scene().convert("1"), "PNG"), "tiff": saved(scene(), "TIFF"),
+    "few colours": saved(scene().quantize(12), "PNG"), "avif": saved(scene(), "AVIF"),
+    "palette bmp": saved(scene().convert("P"), "BMP"), "lossless jpeg": lossless_jpeg(64),
+    "bilevel bmp": saved(scene().convert("1"), "BMP"),
+}  # fmt: skip
 
 
 def with_exif(block: bytes, before: bytes = b"") -> bytes:
@@ -37,14 +51,6 @@ def tiff(order: str, entries: list[tuple[int, int, int]], offset: int = 8) -> by
         limit = {1: 255, 4: 2**32 - 1}.get(kind, 65535)
         parts.append(struct.pack(order + "HHL" + field, tag, kind, 1, value & limit))
     return b"".join(parts)
-
-
-ENTRY = st.tuples(
-    st.sampled_from([0x0112, 0x010F, 0x011A]),
-    st.sampled_from([1, 3, 4, 9]),
-    st.integers(0, 10) | st.integers(0, 2**32 - 1),
-)
-orientation = tf.function(preprocess.orientation, [tf.TensorSpec((), tf.string)], autograph=False)
 
 
 @settings(max_examples=150)
@@ -83,13 +89,6 @@ def test_the_geometry_is_the_builders_layout(width, height, wide, tall, mode, on
     assert tuple(int(x) for x in found.content) == layout.content[::-1]
     assert tuple(int(x) for x in found.canvas) == layout.canvas[::-1]
     assert float(found.shrink) == pytest.approx(layout.shrink)
-
-
-# The most pixels that are off, and by how much.
-FILTERS = {
-    "nearest": (0, 0), "bicubic": (0.002, 1), "lanczos": (0.002, 1), "bilinear": (0.02, 1),
-    "box": (0.15, 128),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FILTERS)
@@ -166,14 +165,6 @@ def test_other_formats_are_decoded_as_the_builder_does(kind: str) -> None:
     found = preprocess.record_jpeg(tf.constant(OTHERS[kind]), options).numpy()
     difference = np.abs(np.asarray(Image.open(io.BytesIO(found))).astype(int) - expected)
     assert difference.max() <= 6
-
-
-NOT_DECODED = {
-    "bilevel png": saved(scene().convert("1"), "PNG"), "tiff": saved(scene(), "TIFF"),
-    "few colours": saved(scene().quantize(12), "PNG"), "avif": saved(scene(), "AVIF"),
-    "palette bmp": saved(scene().convert("P"), "BMP"), "lossless jpeg": lossless_jpeg(64),
-    "bilevel bmp": saved(scene().convert("1"), "BMP"),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", NOT_DECODED)

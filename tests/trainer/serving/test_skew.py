@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
 import imageshards as ims
@@ -21,8 +22,6 @@ from tests.support.served_models import saved as saved_model
 from trainer.dataset.spec import ModelCard
 from trainer.training.output_folder import copy_transform
 
-tf = pytest.importorskip("tensorflow")
-
 pytestmark = pytest.mark.slow
 
 NUM_PHOTOS = 24
@@ -32,7 +31,6 @@ RECORD_PX = 128
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], ims.Data]:
-    """Photos as they were given, and the dataset made of them."""
     folder = tmp_path_factory.mktemp("skew")
     draw = np.random.default_rng(0)
     photos = []
@@ -80,8 +78,7 @@ def files(rows: list[dict[str, Any]]) -> Any:
 @pytest.mark.parametrize("side_px", [RECORD_PX, 96])
 def test_pixels_are_those_of_training(built: Any, side_px: int) -> None:
     rows, data = built
-    evaluation = data.evaluation(batch_size=16, split="train", image_size=side_px)
-    records = keyed_records(data, evaluation)
+    records = keyed_records(data, data.evaluation(batch_size=16, split="train", image_size=side_px))
     trained = np.stack([records[row["key"]]["image"] for row in rows]).astype(int)
     reader = picture_reader(data.dataset.image, (side_px, side_px))
     served = tf.function(reader, autograph=False)(files(rows))
@@ -99,8 +96,7 @@ def test_raw_columns_become_what_the_records_hold(built: Any, tmp_path: pathlib.
     output = ims.export(tmp_path, tmp_path / "served")
     serve = tf.saved_model.load(output).signatures["serving_default"]
     # Neither the label nor the caption feeds the model: a request need not bring them.
-    taken = set(serve.structured_input_signature[1])
-    assert taken == {"image_bytes", "age", "meta", "tokens"}
+    assert set(serve.structured_input_signature[1]) == {"image_bytes", "age", "meta", "tokens"}
     found = serve(
         image_bytes=files(rows),
         age=tf.constant([row["age"] for row in rows]),

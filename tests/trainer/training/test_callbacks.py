@@ -1,21 +1,16 @@
-"""Our callbacks, in Keras's own `fit` and alone: seconds, metrics.jsonl, NaN, event files."""
-
 import json
 from typing import Any
 
+import keras
 import pytest
+import tensorflow as tf
+from keras.optimizers import SGD
 
 from imageshards.errors import UserError
 from tests.support.errors import refused
-
-tf = pytest.importorskip("tensorflow")
-
-import keras  # noqa: E402
-from keras.optimizers import SGD  # noqa: E402
-
-from tests.support.tiny_models import linear  # noqa: E402
-from trainer.models.step import Execution  # noqa: E402
-from trainer.training.callbacks import MetricsFile, NaNGuard, WaitingTime  # noqa: E402
+from tests.support.tiny_models import linear
+from trainer.models.step import Execution
+from trainer.training.callbacks import MetricsFile, NaNGuard, WaitingTime
 
 STEPS = 4
 
@@ -64,7 +59,6 @@ def test_metrics_file_has_an_object_per_epoch_also_of_a_resumed_run(train, tmp_p
     assert found[0]["val_loss"] is None
     # That of the epoch's last step, after which the callback lowers it.
     assert [r["learning_rate"] for r in found] == pytest.approx([0.1, 0.1, 0.01])
-    # A resumed run repeats no epoch.
     again = MetricsFile(str(path))
     again.load_state_dict(json.loads(json.dumps(metrics.state_dict())))
     again.set_model(linear())

@@ -1,5 +1,3 @@
-"""`ims.fit`: Keras's fit with a user's own compiled model, killed anywhere and called again."""
-
 import json
 import pathlib
 import signal
@@ -9,8 +7,10 @@ import pytest
 
 from tests.support.commands import run_forked
 
-pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.slow
+# Epochs end with the steps 2 and 5.
+EVERYWHERE = [*(f"train_batch_end:{step}" for step in (1, 2, 3, 4, 5)), "epoch_end:5"]
+EVERYWHERE[2:2] = ["test_begin:2", "epoch_end:2"]
 
 
 def _fit(shapes: pathlib.Path, run: object, replicas: int, kill: str = "no", size: int = 1) -> Any:
@@ -20,11 +20,6 @@ def _fit(shapes: pathlib.Path, run: object, replicas: int, kill: str = "no", siz
 def _result(done: Any) -> Any:
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
-
-
-# Epochs end with the steps 2 and 5.
-EVERYWHERE = [*(f"train_batch_end:{step}" for step in (1, 2, 3, 4, 5)), "epoch_end:5"]
-EVERYWHERE[2:2] = ["test_begin:2", "epoch_end:2"]
 
 
 @pytest.mark.parametrize(

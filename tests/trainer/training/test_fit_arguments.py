@@ -1,25 +1,20 @@
-"""`ims.fit` refuses what would fail later, and leaves the model to Keras as it was."""
-
 import signal
 import threading
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+from keras.callbacks import LambdaCallback
+from keras.optimizers import SGD
 
 import imageshards as ims
 from imageshards.errors import UserError
 from tests.support.errors import refused
-
-tf = pytest.importorskip("tensorflow")
-
-import keras  # noqa: E402
-from keras.callbacks import LambdaCallback  # noqa: E402
-from keras.optimizers import SGD  # noqa: E402
-
-from tests.support.tiny_models import StopAfter, linear  # noqa: E402
-from trainer.models import optimizer, strategy  # noqa: E402
-from trainer.training.fit import _check  # noqa: E402
+from tests.support.tiny_models import StopAfter, linear
+from trainer.models import optimizer, strategy
+from trainer.training.fit import _check
 
 
 def test_wrong_arguments_are_refused(data, train, tmp_path, monkeypatch):
@@ -76,8 +71,7 @@ def test_keras_with_channels_first_is_told_that_pictures_have_them_last(train, d
         with pytest.warns(UserWarning, match=said) as warned:
             described.dataset()
         # `warned` also holds what the garbage collector warns of, wherever it happens to run
-        places = [each.filename for each in warned if said in str(each.message)]
-        assert places == [__file__]
+        assert [each.filename for each in warned if said in str(each.message)] == [__file__]
 
 
 @pytest.mark.parametrize(
@@ -125,8 +119,7 @@ def test_terminate_on_nan_ends_quietly_and_nan_weights_are_not_saved(train, tmp_
         options: dict[str, Any] = {"checkpoint_dir": tmp_path, "checkpoint_steps": 1, "verbose": 0}
         return ims.fit(model, train, epochs=4, callbacks=[explodes, *callbacks], **options)
 
-    history = fit(keras.callbacks.TerminateOnNaN()).history
-    assert len(history["loss"]) < 4
+    assert len(fit(keras.callbacks.TerminateOnNaN()).history["loss"]) < 4
     told = capsys.readouterr().err
     assert told.count("became infinite or not a number between the steps 2 and 2 (last good") == 1
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000001.npz"]
@@ -142,9 +135,7 @@ def test_keras_fit_works_before_and_after(data: Any, train: Any) -> None:
     model.fit(train.dataset(), **steps)
     own = model.train_function
     # As Ctrl-C in a notebook.
-    pressed = LambdaCallback(
-        on_train_batch_end=lambda batch, logs: signal.raise_signal(signal.SIGINT)
-    )
+    pressed = LambdaCallback(on_train_batch_end=lambda _, logs: signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         ims.fit(model, train, callbacks=[waiting, pressed], verbose=0)
     found = ims.fit(model, train, validation_data=validation, callbacks=[waiting], verbose=0)
@@ -165,9 +156,7 @@ def test_a_signal_at_the_end_of_an_epoch_waits_for_no_further_step(train, tmp_pa
 
 def test_hooks_end_before_a_checkpoint_reads_the_state_of_callbacks(train: Any) -> None:
     threads: set[int] = set()
-    watching = LambdaCallback(
-        on_train_batch_end=lambda batch, logs: threads.add(threading.get_ident())
-    )
+    watching = LambdaCallback(on_train_batch_end=lambda _, logs: threads.add(threading.get_ident()))
     watching.async_safe = True  # Keras may call its hooks beside the training
     ims.fit(linear(), train, callbacks=[watching], steps_per_epoch=2, verbose=0)
     assert threads == {threading.get_ident()}

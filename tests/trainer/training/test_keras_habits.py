@@ -9,21 +9,18 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+from keras import callbacks
+from keras.optimizers import SGD, Adam
 
 import imageshards as ims
 from imageshards.errors import UserError
 from tests.support.errors import refused
+from tests.support.tiny_models import linear
 from tests.support.trainer_data import make_dataset, rewrite_shard
-
-tf = pytest.importorskip("tensorflow")
-
-import keras  # noqa: E402
-from keras import callbacks  # noqa: E402
-from keras.optimizers import SGD, Adam  # noqa: E402
-
-from tests.support.tiny_models import linear  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -145,7 +142,6 @@ def test_callbacks_act_as_in_keras_fit(train, batches, tmp_path, case):
 
 
 def _check_close(ours: Any, theirs: Any) -> None:
-    """Histories have the same figures, and their models the same weights."""
     for figure, values in theirs.history.items():
         assert ours.history[figure] == pytest.approx(values, rel=1e-4, nan_ok=True), figure
     for mine, other in zip(ours.model.get_weights(), theirs.model.get_weights(), strict=True):
@@ -213,8 +209,7 @@ def test_a_layer_counts_fifteen_steps_after_a_kill(train, undisturbed, tmp_path,
 def _writers(folder: pathlib.Path) -> list[keras.callbacks.Callback]:
     """What writes files at every seventh step, and after every epoch."""
     folder.mkdir(exist_ok=True)
-    logger = callbacks.CSVLogger(folder / "log.csv")
-    return [_saver(folder, "{epoch}-{batch}", save_freq=7), logger]
+    return [_saver(folder, "{epoch}-{batch}", save_freq=7), callbacks.CSVLogger(folder / "log.csv")]
 
 
 @pytest.fixture(scope="module")
@@ -281,8 +276,6 @@ def test_broken_records_inside_a_call_are_left_out_as_in_single_steps(tmp_path):
 
 
 class Refuses(Counts):
-    """Fails in the third step."""
-
     def call(self, x: Any, training: bool = False) -> Any:
         with tf.control_dependencies([tf.debugging.assert_less(self.calls.value, 2)]):
             self.calls.assign_add(1)

@@ -1,11 +1,10 @@
-"""What may change between the parts of one run, and what may not."""
-
 import dataclasses
 import pathlib
 import types
 from typing import Any
 
 import pytest
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,13 +12,10 @@ from tests.support.errors import refused
 from trainer.cluster.hosts import Hosts
 from trainer.config import OptimizerConfig, ReadConfig, RunConfig
 from trainer.reader.batches import open_data
+from trainer.training import open_run as opening
+from trainer.training.open_run import Epochs, check_same, epochs_of
 from trainer.training.output_folder import begin_run
-
-tf = pytest.importorskip("tensorflow")
-
-from trainer.training import open_run as opening  # noqa: E402
-from trainer.training.open_run import Epochs, check_same, epochs_of  # noqa: E402
-from trainer.training.run import build_and_compile  # noqa: E402
+from trainer.training.run import build_and_compile
 
 
 def _config(shapes: pathlib.Path, read: dict[str, Any], **changes: Any) -> RunConfig:
@@ -82,8 +78,7 @@ def test_settings_that_change_no_step_may_differ(shapes):
     begun = _settings(shapes, {"augment": "none"})
     for changes in ({"cache": "pixels"}, {"augment_on": "device"}):
         check_same("out", begun, _settings(shapes, {"augment": "none", **changes}))
-    own_size = _settings(shapes, {"image_size": (12, 12)})
-    check_same("out", _settings(shapes), own_size)
+    check_same("out", _settings(shapes), _settings(shapes, {"image_size": (12, 12)}))
 
 
 _NEVER = [

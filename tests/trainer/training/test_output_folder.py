@@ -1,5 +1,3 @@
-"""A run is not begun among files that no run accounts for, and removes none of them."""
-
 import pathlib
 
 import pytest
@@ -53,7 +51,6 @@ def test_the_next_run_removes_unfinished_files_of_a_killed_run(tmp_path: pathlib
     found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")}
     (note,) = (path.name for path in tmp_path.glob("notes.tmp-*"))
     assert found == {".run", ".saved", *mine, note}
-    # An overwriting run removes what a run wrote, and nothing else.
     _make(tmp_path, ("report/index.html", "model.keras"))
     with begin_run(str(tmp_path), overwrite=True):
         assert not (tmp_path / "model.keras").exists()

@@ -1,5 +1,3 @@
-"""Runs that live in a bucket: whole at every moment, resumed from another machine, read back."""
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,9 +16,6 @@ from trainer.__main__ import main
 from trainer.training import output_folder
 from trainer.training.checkpoint import Checkpoints, RunState
 from trainer.training.output_folder import check_no_model, hold_output, remove_run
-
-tf = pytest.importorskip("tensorflow")
-keras = pytest.importorskip("keras")
 
 pytestmark = pytest.mark.process
 
@@ -65,9 +60,7 @@ def test_a_model_in_a_bucket_is_read_there_by_the_other_commands(shapes, output,
     assert _files(f"{output}/served") >= {"saved_model.pb", "variables/variables.index"}
     with refused("output"):
         ims.export(output, f"{output}/served")
-    flags = train_flags(
-        shapes, tmp_path / "more", "--dry_run", "--weights", f"{output}/model.keras"
-    )
+    flags = train_flags(shapes, tmp_path / "to", "--dry_run", "--weights", f"{output}/model.keras")
     assert main(flags) == 0
     assert f"weights  {output}/model.keras: " in capsys.readouterr().out
 

@@ -1,7 +1,3 @@
-"""What a run leaves describes the model that `evaluate`, `predict` and `export` take; a user's own
-model, callbacks and metrics.
-"""
-
 import math
 import pathlib
 from typing import Any
@@ -17,11 +13,11 @@ from tests.support.runs import metrics, train_flags
 from tests.support.trainer_data import make_dataset, rewrite_shard
 from trainer.__main__ import main as train
 
-pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.slow
 
 MODELS = "tests.support.tiny_models"
 RATE = ("--learning_rate", 0.01)
+ZEROS = ["--model", f"{MODELS}:plain", "--callbacks", f"{MODELS}:zeros_at_the_end"]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +38,6 @@ def misleading(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def _evaluated(output: pathlib.Path, data: pathlib.Path) -> tuple[Any, Page]:
-    """What `evaluate` says of the model that it takes, and its page."""
     report = output.parent / "evaluated"
     found = ims.evaluate(output, data, report=report)
     return found, Page((report / "index.html").read_text("utf-8"))
@@ -55,15 +50,11 @@ def _shown(page: Page) -> list[Any]:
 
 
 def _check(output: pathlib.Path, printed: str, epochs: str, found: Any, expected: Page) -> None:
-    """The last lines and the page of a run show what `evaluate` has found."""
     figures = f"validation accuracy {found['accuracy']:.3f}, loss {found['loss']:.4f}"
     assert f"\n{figures}: {epochs}\n" in printed
     page = Page((output / "report" / "index.html").read_text("utf-8"))
     assert f"This page describes {epochs}, which evaluate, predict and export take." in page.words
     assert _shown(page) == _shown(expected)
-
-
-ZEROS = ["--model", f"{MODELS}:plain", "--callbacks", f"{MODELS}:zeros_at_the_end"]
 
 
 @pytest.mark.parametrize("more", [[], ["--optimizer", "adam", "--ema", 0.5], ZEROS])
@@ -77,7 +68,6 @@ def test_the_page_and_the_last_line_describe_the_best_model(misleading, tmp_path
     assert found["step"] == best["step"]
     assert found["loss"] == pytest.approx(best["val_loss"], rel=1e-5)
     _check(output, printed, served, found, page)
-    # The finished run writes the same page again.
     (output / "report" / "index.html").unlink()
     assert train(flags) == 0
     _check(output, capsys.readouterr().out, served, found, page)

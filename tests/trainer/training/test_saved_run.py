@@ -1,5 +1,3 @@
-"""Checkpoints of a model in training: consistent, written beside it, small after an epoch."""
-
 import contextlib
 import inspect
 import pathlib
@@ -9,24 +7,18 @@ import threading
 from collections.abc import Iterator
 from typing import IO, Any
 
+import keras
 import numpy as np
 import pytest
 
 from imageshards import storage
 from tests.support import tiny_models
 from tests.support.errors import refused
-
-pytest.importorskip("tensorflow")
-
-import keras
-
 from trainer.training.saved_run import REMEMBERED, SavedRun, state_values
 from trainer.training.signals import Stopped
 
 
 class Remembers(keras.callbacks.Callback):
-    """Has plain values and arrays."""
-
     def __init__(self, **values: Any) -> None:
         super().__init__()
         self.values = values
@@ -115,7 +107,6 @@ def test_the_end_of_an_epoch_writes_what_callbacks_changed(tmp_path: pathlib.Pat
     assert (found.state.epochs, found.state.best_step) == (1, 1)
     again = [array.tolist() for array in found.state.arrays.values()]
     assert again[-1] == [1, 1, 1] and again[0] == stopping.best_weights[0].tolist()
-    # It goes on, and keeps both files of the best epoch.
     with found:
         found.attach(model, [])
         found.restore()

@@ -15,7 +15,6 @@ from tests.support.store_servers import store_server
 from tests.support.trainer_data import make_dataset
 from trainer.training.checkpoint import Checkpoints
 
-pytest.importorskip("tensorflow")
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 
 # Its graph takes half a second of each process: one test has it.
@@ -37,7 +36,6 @@ def _flags(data: pathlib.Path, output: object, *more: object) -> list[object]:
 
 @pytest.fixture(scope="module")
 def two_replicas(shapes: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A run of one process, undisturbed."""
     output = tmp_path_factory.mktemp("one")
     ran = run_forked("trainer", *_flags(shapes, output, "--steps", 5, "--replicas", 2))
     assert ran.returncode == 0, ran.stderr

@@ -1,5 +1,3 @@
-"""A signal is recorded during a step, and stops at once what may be interrupted."""
-
 import os
 import signal
 

@@ -1,5 +1,3 @@
-"""What a run prints, and the page of `--dry_run`."""
-
 import pathlib
 
 import numpy as np

@@ -1,8 +1,7 @@
-"""Columns as targets in training: figures equal to Keras's own `fit`, replicas, resumed runs."""
-
 import pathlib
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 
@@ -10,16 +9,11 @@ from tests.support.errors import refused
 from tests.support.runs import metrics
 from tests.support.target_sets import make_targets
 from trainer.config import OptimizerConfig, ReadConfig, RunConfig
-from trainer.reader.batches import open_data
-from trainer.serving.model_file import load_model
-
-pytest.importorskip("tensorflow")
-
-import keras
-
 from trainer.models.metrics import make_metrics
 from trainer.models.model import build_model, compile_model
 from trainer.models.optimizer import make_loss
+from trainer.reader.batches import open_data
+from trainer.serving.model_file import load_model
 from trainer.training.open_run import settings_of
 from trainer.training.run import train
 
