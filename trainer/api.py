@@ -26,9 +26,8 @@ from imageshards.storage import place
 from imageshards.text import counted
 from trainer.augment.augmentation import AugmentFunction, check_pairs
 from trainer.config import ReadConfig, parse_image_size
-from trainer.dataset.boxes import check_sides
 from trainer.dataset.manifest import check_shards, find_split, validation_split
-from trainer.dataset.open import open_dataset, read_options, wanted_inputs
+from trainer.dataset.open import check_sides, open_dataset, read_options, wanted_inputs
 from trainer.dataset.spec import IMAGE_INPUT, OWN_LABEL, DatasetSpec, FeatureSpec
 from trainer.dataset.subset import refuse_missing_inputs, select
 from trainer.dataset.target import with_sample_weight, with_targets

@@ -22,14 +22,14 @@ from imageshards.output_folder import check_page_folder
 from imageshards.progress import text_table
 from imageshards.text import counted
 from trainer.api import Data, with_arguments
-from trainer.commands import console
-from trainer.commands.saved_model import (
+from trainer.commands import (
     ARGUMENTS,
     SavedModel,
     add_model_flags,
     chosen,
     find_model,
     model_arguments,
+    run,
 )
 from trainer.config import ReadConfig, RunConfig, uneven_batch
 from trainer.dataset.manifest import check_shards, find_split, validation_split
@@ -70,8 +70,8 @@ _EPILOG = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `imageshards evaluate`; returns its exit code, as `console.run` does."""
-    return console.run(PROGRAM, lambda: _run(make_parser().parse_args(argv)), prints_result=True)
+    """Runs `imageshards evaluate`; returns its exit code, as `commands.run` does."""
+    return run(PROGRAM, lambda: _run(make_parser().parse_args(argv)), prints_result=True)
 
 
 def make_parser() -> Parser:
@@ -324,8 +324,7 @@ def _measured(
         from trainer.models.strategy import shared_strategy
 
     from trainer.evaluation.evaluator import Evaluator
-    from trainer.report.page import write_report
-    from trainer.report.sections import target_fact
+    from trainer.report.page import target_fact, write_report
 
     devices = shared_strategy(replicas, data.batch_size)
     with devices.scope():

@@ -13,14 +13,14 @@ from typing import Any
 from imageshards import storage
 from imageshards.commands.command_line import Parser
 from imageshards.errors import Arg, UserError, names_arguments
-from trainer.commands import console
-from trainer.commands.saved_model import (
+from trainer.commands import (
     ARGUMENTS,
     SavedModel,
     add_model_flags,
     chosen,
     find_model,
     model_arguments,
+    run,
 )
 from trainer.imports import callers_settings, quiet_import
 from trainer.serving import model_file
@@ -51,7 +51,7 @@ def make_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `imageshards export`; returns its exit code, as `console.run` does."""
+    """Runs `imageshards export`; returns its exit code, as `commands.run` does."""
 
     def body() -> int:
         args = make_parser().parse_args(argv)
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join(lines))
         return 0
 
-    return console.run(PROGRAM, body)
+    return run(PROGRAM, body)
 
 
 @names_arguments(**ARGUMENTS)

@@ -15,13 +15,13 @@ from imageshards.commands.options import Option, check_number
 from imageshards.errors import UserError, names_arguments
 from imageshards.images.options import EXTENSIONS, passed_over
 from imageshards.text import counted, printable
-from trainer.commands import console
-from trainer.commands.saved_model import (
+from trainer.commands import (
     ARGUMENTS,
     add_model_flags,
     chosen,
     find_model,
     model_arguments,
+    run,
 )
 from trainer.imports import callers_settings, quiet_import
 
@@ -78,7 +78,7 @@ def make_parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `imageshards predict`; returns its exit code, 1 if a file could not be read."""
-    return console.run(PROGRAM, lambda: _run(make_parser().parse_args(argv)), prints_result=True)
+    return run(PROGRAM, lambda: _run(make_parser().parse_args(argv)), prints_result=True)
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ tf = pytest.importorskip("tensorflow")
 import keras  # noqa: E402
 
 from trainer.__main__ import main as train  # noqa: E402
-from trainer.evaluation import labels  # noqa: E402
+from trainer.evaluation import kinds  # noqa: E402
 
 WORDS = ("blue", "green", "red")
 FLAGS = ("--steps", 24, "--batch_size", 16, "--augment", "none", "--learning_rate", 0.01)
@@ -75,7 +75,7 @@ def test_average_precisions_of_too_many_logits_are_said_to_be_estimates(
 ):
     assert ims.evaluate(trained.run, trained.shards)["estimate"] is None
     argv = ("--model_path", trained.run, "--data", trained.shards)
-    monkeypatch.setattr(labels, "MAX_LOGITS", 32 * 3 - 1)
+    monkeypatch.setattr(kinds, "MAX_LOGITS", 32 * 3 - 1)
     assert evaluate.main([*map(str, (*argv, "--report", tmp_path / "page"))]) == 0
     said = "Average precisions are estimates, of logits rounded down to multiples of "
     assert f"\n{said}" in capsys.readouterr().out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -16,10 +16,8 @@ from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.config import OptimizerConfig
 from trainer.dataset.spec import Batch, MeanStd, Subset, input_of
 from trainer.dataset.subset import class_ids
-from trainer.evaluation.classes import ClassEvaluation
 from trainer.evaluation.evaluation import Collector, Evaluation
-from trainer.evaluation.labels import LabelsEvaluation
-from trainer.evaluation.values import ValuesEvaluation
+from trainer.evaluation.kinds import KINDS
 from trainer.models.metrics import further_metrics
 from trainer.models.optimizer import make_loss
 from trainer.models.step import Step, logs_of_hosts, make_test_step
@@ -29,12 +27,6 @@ from trainer.reader.broken_records import BrokenRecords
 from trainer.reader.order import evaluation_order, without_copies
 from trainer.reader.stream import distributed, next_batch
 from trainer.reader.unreadable import explain
-
-KINDS: Mapping[str, type[Evaluation]] = {
-    "class": ClassEvaluation,
-    "labels": LabelsEvaluation,
-    "values": ValuesEvaluation,
-}
 
 
 class Evaluator:

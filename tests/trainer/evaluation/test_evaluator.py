@@ -16,8 +16,8 @@ tf = pytest.importorskip("tensorflow")
 
 import keras  # noqa: E402
 
-from trainer.evaluation.classes import ClassEvaluation  # noqa: E402
 from trainer.evaluation.evaluator import Evaluator  # noqa: E402
+from trainer.evaluation.kinds import ClassEvaluation  # noqa: E402
 from trainer.reader import pipeline  # noqa: E402
 from trainer.reader.batches import EvaluationData  # noqa: E402
 from trainer.reader.broken_records import BrokenRecords  # noqa: E402
