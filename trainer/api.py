@@ -247,7 +247,8 @@ class Data:
             )
         # A function replaces the built-in augmentation, so the configuration says "none".
         asked["augment"] = augment if isinstance(augment, str) else "none"
-        config = self._config(asked, train_split=split, validation_split="none")
+        asked |= {"train_split": split, "validation_split": "none"}
+        config = with_arguments(self.config, asked)
         described, _ = open_data(config, with_targets(self.dataset, target, target_kind))
         check_pairs(config.augment, config.batch_size, 1, described.mixes)
         boxes = described.model_inputs.boxes
@@ -296,7 +297,8 @@ class Data:
         Raises:
             UserError: An argument is wrong, or does not fit the dataset.
         """
-        config = self._config({**locals()}, validation_split=split, augment="none")
+        asked = locals() | {"validation_split": split, "augment": "none"}
+        config = with_arguments(self.config, asked)
         found = validation_split(self.dataset, None if split == "none" else split)
         if found is None:
             raise UserError(
@@ -315,23 +317,17 @@ class Data:
         refuse_missing_inputs(subset, model_inputs.features)
         return EvaluationData(subset, read_options(config), model_inputs, config.batch_size)
 
-    def _config(self, asked: dict[str, Any], **splits: str | None) -> ReadConfig:
-        """Returns the configuration with the arguments of a method.
-
-        `splits` has the method's `split` under the name that `ReadConfig` uses.
-        """
-        others = ("self", "split", "target", "target_kind")
-        asked = {name: one for name, one in asked.items() if name not in others}
-        return with_arguments(self.config, asked | splits)
-
 
 def with_arguments(config: ReadConfig, asked: Mapping[str, Any]) -> ReadConfig:
     """Returns `config` with values that a Python caller gave, converted to the right types.
 
+    Arguments that are no options are left out, and so is the target, which has other forms here.
+
     Raises:
         UserError: A value has the wrong type, or is out of range.
     """
-    values = dict(asked)
+    options = {field.name for field in dataclasses.fields(config)} - {"target", "target_kind"}
+    values = {name: value for name, value in asked.items() if name in options}
     for name in ("batch_size", "seed", "sequence_length", "skip_broken", "threads"):
         if name in values:
             values[name] = _whole_number(name, values[name])

@@ -45,8 +45,6 @@ from trainer.reader.broken_records import BrokenRecord, BrokenRecords
 if TYPE_CHECKING:
     import keras
 
-    from trainer.evaluation.evaluation import Evaluation
-
 PROGRAM = "imageshards evaluate"
 MAX_ROWS = 10
 # Arguments that describe the data, which an `EvaluationData` already has; and all arguments that
@@ -211,12 +209,14 @@ def evaluate(
         del given["where"]
     if not isinstance(model, str | os.PathLike):
         return _evaluate_compiled(model, data, given)
-    described: EvaluationData | None = None
+    described = data if isinstance(data, EvaluationData) else None
     if isinstance(data, EvaluationData):
-        described = data
         _refuse(given, _OF_DATA, "an EvaluationData, which was made with all of these")
+    elif isinstance(data, Data):
+        _refuse(given, ("records_root",), "data that is open, and was given it by ims.open")
+        config = with_arguments(data.config, given)
     else:
-        config = _config_of(data, given)
+        config = with_arguments(ReadConfig(storage.place("data", data)), given)
     check_option(ReadConfig, "skip_broken", skip_broken or 0)
     if replicas is not None:
         check_option(RunConfig, "replicas", replicas)
@@ -235,15 +235,6 @@ def evaluate(
     class_ids(described.subset, saved.card.classes)
     broken = BrokenRecords(skip_broken or 0, described.subset.dataset)
     return _measured(saved, described, broken, replicas, page)
-
-
-def _config_of(data: str | os.PathLike[str] | Data, given: Mapping[str, Any]) -> ReadConfig:
-    names = {field.name for field in dataclasses.fields(ReadConfig)}
-    asked = {name: value for name, value in given.items() if name in names}
-    if isinstance(data, Data):
-        _refuse(given, ("records_root",), "data that is open, and was given it by ims.open")
-        return with_arguments(data.config, asked)
-    return with_arguments(ReadConfig(storage.place("data", data)), asked)
 
 
 def _refuse(given: Mapping[str, object], names: Collection[str], together: str) -> None:
@@ -330,15 +321,20 @@ def _measured(
     with devices.scope():
         model = saved.load()
     card = saved.card
-    options = {"loss": card.training.get("optimizer", {}).get("loss"), "own_step": card.compiled}
-    options |= {"mean_std": card.target_mean_std}
-    evaluator = Evaluator(model, devices, data, broken, classes=card.classes, **options)
+    evaluator = Evaluator(
+        model, devices, data, broken, classes=card.classes, mean_std=card.target_mean_std,
+        loss=card.training.get("optimizer", {}).get("loss"), own_step=card.compiled,
+    )  # fmt: skip
     started_sec = time.perf_counter()
     figures: Mapping[str, float] = evaluator.run(show_progress=True)
     evaluation, subset, count = evaluator.evaluation, evaluator.subset, data.num_records
     # A model that was compiled by its user has no `evaluation`, only its own figures.
+    outputs: list[dict[str, str | float | None]] = []
     if evaluation is not None:
         figures, count = evaluation.figures(), evaluation.num_examples
+        _, head, rows = evaluation.table()
+        names = [name.replace(" ", "_") for name in head]
+        outputs = [dict(zip(names, map(plain, row), strict=True)) for row in rows]
     facts = {
         "model": saved.file,
         "step": card.step,
@@ -363,7 +359,7 @@ def _measured(
         **facts,
         classes=list(subset.classes),
         target=card.target,
-        outputs=_outputs(evaluation),
+        outputs=outputs,
         estimate=evaluation.estimate if evaluation else None,
     )
     found.broken = broken.found
@@ -427,15 +423,6 @@ def _split(dataset: DatasetSpec, name: str | None) -> Split:
             expected="a split with records",
         )
     return split
-
-
-def _outputs(evaluation: Evaluation | None) -> list[dict[str, str | float | None]]:
-    """Returns the figures of each class, label or value as JSON values."""
-    if evaluation is None:
-        return []
-    _, head, rows = evaluation.table()
-    names = [name.replace(" ", "_") for name in head]
-    return [dict(zip(names, map(plain, row), strict=True)) for row in rows]
 
 
 def _text(found: Figures) -> str:

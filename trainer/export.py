@@ -168,7 +168,10 @@ def _written(output: str, write: Callable[[str], list[str]]) -> list[str]:
             if storage.is_local(output):
                 storage.move(made, output)
             else:
-                _upload(made, output)
+                # saved_model.pb comes last: readers take a folder that has it for a SavedModel.
+                files = [file.path for file in storage.files_below(made)]
+                for path in sorted(files, key=lambda path: storage.name_of(path) == _SAVED_MODEL):
+                    storage.upload(path, storage.join(output, os.path.relpath(path, made)))
     except OSError as e:
         raise UserError(
             argument="output",
@@ -176,14 +179,6 @@ def _written(output: str, write: Callable[[str], list[str]]) -> list[str]:
             remedy="make room, or use a place where you may write",
         ) from e
     return [f"written  {output}", *lines]
-
-
-def _upload(folder: str, output: str) -> None:
-    """Uploads a SavedModel."""
-    # saved_model.pb comes last: readers take a folder for a SavedModel once it has this file.
-    files = [file.path for file in storage.files_below(folder)]
-    for path in sorted(files, key=lambda path: storage.name_of(path) == _SAVED_MODEL):
-        storage.upload(path, storage.join(output, os.path.relpath(path, folder)))
 
 
 if __name__ == "__main__":

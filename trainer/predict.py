@@ -88,7 +88,11 @@ def _run(args: argparse.Namespace) -> int:
         # Standard output is the table or the JSON array alone.
         taken = chosen(args.model_path, found.model.file, found.model.card.step)
         print(f"model    {taken}", file=sys.stderr)
-    return _print_json(found) if args.json else _print_table(found)
+    if args.json:
+        rows = [_row(*one) for one in found]
+        print(json.dumps(rows, indent=1))
+        return EXIT_BROKEN_FILES if any("error" in row for row in rows) else 0
+    return _print_table(found)
 
 
 @names_arguments(**ARGUMENTS, FILE="files")
@@ -263,12 +267,6 @@ SHOWN = {"class": _classes, "labels": _labels, "values": _values}
 
 def _row(row: Prediction, shown: Shown) -> dict[str, Any]:
     return {"file": printable(row.file)} | ({"error": row.error} if row.error else shown[0])
-
-
-def _print_json(predictions: Predictions) -> int:
-    rows = [_row(*one) for one in predictions]
-    print(json.dumps(rows, indent=1))
-    return EXIT_BROKEN_FILES if any("error" in row for row in rows) else 0
 
 
 def _print_table(predictions: Predictions) -> int:

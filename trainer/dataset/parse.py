@@ -17,7 +17,6 @@ from trainer.dataset.spec import (
     BoxesOf,
     DatasetSpec,
     FeatureSpec,
-    Labels,
     ModelCard,
     ModelInputs,
     Specs,
@@ -123,9 +122,14 @@ def batch_parser(
         if dataset.weight_feature:
             raw = tf.cast(values[dataset.weight_feature], "float32")
             weight = _checked(raw, tf.math.is_finite(raw) & (raw >= 0), ["A weight is wrong."])
+        labels = {
+            name: _labels(one, [values[feature] for feature in one.label_features], present)
+            for name, one in (dataset.outputs or {"": dataset}).items()
+            if one.label_features
+        }
         return Parsed(
             encoded,
-            _label(dataset, values, present),
+            labels if dataset.outputs else labels.get(""),
             weight,
             present,
             {input_name(name): batched(values[name]) for name in inputs.features},
@@ -180,18 +184,6 @@ def _boxes(values: Mapping[str, tf.RaggedTensor], inputs: ModelInputs) -> BoxesO
     }
 
 
-def _label(
-    dataset: DatasetSpec, values: Mapping[str, tf.Tensor | tf.RaggedTensor], present: tf.Tensor
-) -> Labels | None:
-    """Returns the target, or several targets by name, for `Parsed`."""
-    found = {
-        name: _labels(one, [values[feature] for feature in one.label_features], present)
-        for name, one in (dataset.outputs or {"": dataset}).items()
-        if one.label_features
-    }
-    return found if dataset.outputs else found.get("")
-
-
 def _labels(
     dataset: DatasetSpec, found: Sequence[tf.Tensor | tf.RaggedTensor], present: tf.Tensor
 ) -> tf.Tensor:
@@ -199,7 +191,14 @@ def _labels(
     import tensorflow as tf
 
     if dataset.hot_features:
-        return _hot_labels(dataset, found, present)
+        # Records store a 0 or 1 for each class.
+        columns = [tf.reshape(one, [tf.size(present), math.prod(one.shape[1:])]) for one in found]
+        hot = tf.concat([tf.cast(one, "float32") for one in columns], axis=1)
+        good = tf.equal(hot, 0) | tf.equal(hot, 1)
+        if dataset.target == "labels":
+            return _checked(hot, good, ["A label is neither 0 nor 1."])
+        good &= tf.equal(tf.reduce_sum(hot, 1), tf.cast(present, "float32"))[:, tf.newaxis]
+        return _checked(tf.argmax(hot, 1), good, ["A record has not one class."])
     (raw,) = found
     if dataset.target == "values":
         return _checked(raw, tf.math.is_finite(raw), ["A value is no number."])
@@ -209,19 +208,6 @@ def _labels(
     hot = tf.one_hot(ids, len(dataset.classes))
     # A label that a record has twice counts once.
     return tf.minimum(tf.math.unsorted_segment_sum(hot, raw.value_rowids(), raw.nrows()), 1.0)
-
-
-def _hot_labels(dataset: DatasetSpec, found: Sequence[tf.Tensor], present: tf.Tensor) -> tf.Tensor:
-    """Converts labels that records store as a 0 or 1 for each class, and checks them."""
-    import tensorflow as tf
-
-    columns = [tf.reshape(one, [tf.size(present), math.prod(one.shape[1:])]) for one in found]
-    hot = tf.concat([tf.cast(one, "float32") for one in columns], axis=1)
-    good = tf.equal(hot, 0) | tf.equal(hot, 1)
-    if dataset.target == "labels":
-        return _checked(hot, good, ["A label is neither 0 nor 1."])
-    good &= tf.equal(tf.reduce_sum(hot, 1), tf.cast(present, "float32"))[:, tf.newaxis]
-    return _checked(tf.argmax(hot, 1), good, ["A record has not one class."])
 
 
 def _class_ids(dataset: DatasetSpec, raw: tf.Tensor, present: tf.Tensor) -> tf.Tensor:

@@ -77,8 +77,14 @@ def with_target(
     values = () if kind == "values" else distinct_values(dataset, column)
     if asked_kind is None and _is_whole_number(dataset, column):
         _refuse_quantity(dataset, column, values)
-    if kind != "values":
-        _warn_of_unique_values(dataset, column, values)
+    num_records = sum(split.num_records for split in dataset.splits.values())
+    if kind != "values" and len(values) >= max(_FEW_VALUES, 0.9 * num_records):
+        warnings.warn(
+            f"the target {column!r} has {len(values):,} different values in {num_records:,} "
+            "records, and each is a class; expected a column of classes: a file name or a number "
+            "that counts is none (a quantity is declared by --columns NAME:float)",
+            stacklevel=2,
+        )
     return dataclasses.replace(
         dataset,
         classes=tuple(map(str, values)),
@@ -230,19 +236,6 @@ def _possible(dataset: DatasetSpec) -> str:
     ]
     again = "" if dataset.adopted else ": build it again with some"
     return ", ".join(names) or f"its columns, of which it has none{again}"
-
-
-def _warn_of_unique_values(
-    dataset: DatasetSpec, column: str, values: tuple[int, ...] | tuple[str, ...]
-) -> None:
-    num_records = sum(split.num_records for split in dataset.splits.values())
-    if len(values) >= max(_FEW_VALUES, 0.9 * num_records):
-        warnings.warn(
-            f"the target {column!r} has {len(values):,} different values in {num_records:,} "
-            "records, and each is a class; expected a column of classes: a file name or a number "
-            "that counts is none (a quantity is declared by --columns NAME:float)",
-            stacklevel=3,
-        )
 
 
 def with_sample_weight(dataset: DatasetSpec, column: str | None) -> DatasetSpec:

@@ -21,9 +21,8 @@ IMAGENET = "imagenet"
 _NETWORK_TIMEOUT_SEC = 20.0
 # Dropout of the features below a new head, as in Keras's guide to transfer learning.
 _DROPOUT = 0.2
-# The mean and deviation of ImageNet's pixels, as PyTorch's models use them.
-_IMAGENET_MEAN = (0.485, 0.456, 0.406)
-_IMAGENET_STD = (0.229, 0.224, 0.225)
+# The mean and deviation of each channel of ImageNet, as PyTorch's models use them.
+_IMAGENET = ((0.485, 0.229), (0.456, 0.224), (0.406, 0.225))
 
 
 class _Scaling(NamedTuple):
@@ -41,8 +40,7 @@ class _Scaling(NamedTuple):
 _CAFFE = _Scaling(1.0, (-103.939, -116.779, -123.68), reverse=True)
 _TF = _Scaling(1 / 127.5, -1.0)
 _TORCH = _Scaling(
-    tuple(1 / (255 * std) for std in _IMAGENET_STD),
-    tuple(-mean / std for mean, std in zip(_IMAGENET_MEAN, _IMAGENET_STD, strict=True)),
+    tuple(1 / (255 * std) for _, std in _IMAGENET), tuple(-mean / std for mean, std in _IMAGENET)
 )
 # The scaling inside the larger models of EfficientNetV2.
 _HALVES = _Scaling(1 / 128, -1.0)
@@ -123,7 +121,12 @@ def application_logits(
             received=f"{name}, which refuses pictures of {x.shape[1]}x{x.shape[2]} px ({reason})",
             expected="a fitting " + Arg("image_size"),
         ) from e
-    return _without_preprocessing(application)(x)
+    # With random weights, the layers with which EfficientNet scales pixels itself are wrong: mean
+    # and variance are among the weights, and a third layer corrects the published weights only.
+    last = _preprocessing(application)[-1]
+    if not isinstance(last, keras.layers.InputLayer):
+        application = keras.Model(last.output, application.output, name=application.name)
+    return application(x)
 
 
 @contextmanager
@@ -160,16 +163,6 @@ def _preprocessing(application: keras.Model) -> list[keras.layers.Layer]:
     """Returns the input of an architecture and the layers with which it may scale pixels itself."""
     kinds = (keras.layers.InputLayer, keras.layers.Rescaling, keras.layers.Normalization)
     return list(itertools.takewhile(lambda x: isinstance(x, kinds), application.layers))
-
-
-def _without_preprocessing(application: keras.Model) -> keras.Model:
-    """Returns the architecture without the layers with which it may scale pixels itself."""
-    # EfficientNet's layers are wrong with random weights: mean and variance are among the weights,
-    # and a third layer corrects the published weights only.
-    last = _preprocessing(application)[-1]
-    if isinstance(last, keras.layers.InputLayer):
-        return application
-    return keras.Model(last.output, application.output, name=application.name)
 
 
 def _module(name: str) -> str:

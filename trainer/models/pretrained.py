@@ -60,15 +60,12 @@ def load_weights(model: keras.Model, path: str, outputs: Sequence[str] = ()) -> 
     layers = {key: variables[key].path.rpartition("/")[0] for key in random}
     left = list(dict.fromkeys(layers[key] for key in random if key not in best))
     # Only constants may fit another architecture, for example its biases of 0.
-    if len(left) == len(set(layers.values())):
+    if len(left) == (total := len(set(layers.values()))):
         why = f", in which nothing fits the model {model.name}"
         raise _refused(path, why, "weights of the same architecture")
-    total = len(set(layers.values()))
-    sentence = f"weights  {path}: {total - len(left)} of {total} layers"
-    if left:
-        more = ", …" if len(left) > 4 else ""
-        sentence += f"; left random: {', '.join(left[:4])}{more}"
-    return sentence
+    shown = ", ".join([*left[:4], *["…"] * (len(left) > 4)])
+    random_layers = f"; left random: {shown}" if left else ""
+    return f"weights  {path}: {total - len(left)} of {total} layers{random_layers}"
 
 
 def _outputs_in(path: str) -> tuple[str, ...]:

@@ -196,10 +196,6 @@ def _exact(model: keras.Model, logs: dict[str, tf.Tensor]) -> dict[str, tf.Tenso
     return {name: result for name, result in found.items() if name in logs}
 
 
-def _as_keras(model: keras.Model, batch: Batch) -> Data:
-    return preprocessed(model, input_of(batch), batch.get("label"), batch.get("weight"))
-
-
 def preprocessed(
     model: keras.Model, inputs: Tensors, label: Tensors, weight: tf.Tensor | None
 ) -> Data:
@@ -274,21 +270,22 @@ def _make_step(
     drops_absent: bool = False,
 ) -> Step:
     def on_replica(batch: Batch) -> dict[str, tf.Tensor]:
-        batch = prepare(batch)
-        if not drops_absent:
-            return compute(_as_keras(model, batch))
-        batch, has_records = _without_absent(batch)
-        # A share without records still runs a step, so the metrics are put back after it.
-        metrics = [variable.value for variable in model.metrics_variables]
+        batch, metrics = prepare(batch), []
+        if drops_absent:
+            batch, has_records = _without_absent(batch)
+            # A share without records still runs a step, so the metrics are put back after it.
+            metrics = [variable.value for variable in model.metrics_variables]
         before = [tf.identity(metric) for metric in metrics]
-        logs = compute(_as_keras(model, batch))
+        label, weight = batch.get("label"), batch.get("weight")
+        logs = compute(preprocessed(model, input_of(batch), label, weight))
         for metric, value in zip(metrics, before, strict=True):
             metric.assign(tf.where(has_records, metric, value))
         return logs
 
     def step(batch: Batch) -> dict[str, tf.Tensor]:
         logs = strategy.run(on_replica, args=(batch,))
-        return {name: _mean(strategy.experimental_local_results(v)) for name, v in logs.items()}
+        local = {name: strategy.experimental_local_results(one) for name, one in logs.items()}
+        return {name: v[0] if len(v) == 1 else sum(v) / len(v) for name, v in local.items()}
 
     if model.run_eagerly:
         return step
@@ -307,7 +304,3 @@ def _without_absent(batch: Batch) -> tuple[Batch, tf.Tensor]:
     is_first = tf.equal(tf.range(tf.size(present)), 0)
     kept = tf.logical_or(present, tf.logical_and(is_first, tf.logical_not(has_records)))
     return tf.nest.map_structure(lambda rows: tf.boolean_mask(rows, kept), batch), has_records
-
-
-def _mean(values: tuple[tf.Tensor, ...]) -> tf.Tensor:
-    return values[0] if len(values) == 1 else sum(values) / len(values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -110,22 +110,19 @@ def _chart(wanted: _Curves, history: Sequence[Mapping[str, Any]]) -> Chart | Non
         return None  # A single epoch makes no curve.
     best = best_epoch(history)
     lines = {name: [record.get(key) for record in history] for key, name in wanted.lines.items()}
+    values = {value for line in lines.values() for value in line if value is not None}
+    # Two lines of high shares would hardly differ on an axis from zero.
+    all_high = wanted.is_share and len(lines) > 1 < len(values) and min(values) >= 0.5
     return line_chart(
         wanted.title,
         wanted.unit,
         [record["epoch"] for record in history],
         lines,
         "epoch",
-        least=None if wanted.is_share and _all_high(lines) else wanted.least,
+        least=None if all_high else wanted.least,
         best=("best loss", "validation", history.index(best)) if best else None,
         unit=_percent_mark if wanted.is_share else number,
     )
-
-
-def _all_high(lines: Mapping[str, Sequence[float | None]]) -> bool:
-    # Two lines of high shares would hardly differ on an axis from zero.
-    values = {value for line in lines.values() for value in line if value is not None}
-    return len(lines) > 1 < len(values) and min(values) >= 0.5
 
 
 def _percent_mark(value: float) -> str:
@@ -247,13 +244,6 @@ def _cell(value: str | float | None) -> str | Meter:
     return "–" if value is None or finite(value) is None else number(value)
 
 
-# Kind of evaluation → the function that computes its own sections.
-_OF_KIND: Mapping[type[Evaluation], Callable[[Any], dict[str, Any]]] = {
-    ClassEvaluation: confusion,
-    ValuesEvaluation: plots,
-}
-
-
 class Source(NamedTuple):
     """A record on the page.
 
@@ -325,8 +315,10 @@ def page_of(
         chosen = evaluation.most_wrong()[:WRONG_PICTURES].tolist()
         if subset is not None:
             sources = look_up(subset, [int(evaluation.record[i]) for i in chosen])
-        if evaluation.num_examples and (own := _OF_KIND.get(type(evaluation))):
-            figures |= own(evaluation)
+        if evaluation.num_examples and isinstance(evaluation, ClassEvaluation):
+            figures |= confusion(evaluation)
+        elif evaluation.num_examples and isinstance(evaluation, ValuesEvaluation):
+            figures |= plots(evaluation)
     return render(
         "trainer.report",
         "page.jinja",

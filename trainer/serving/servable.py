@@ -34,7 +34,9 @@ def write_saved_model(
     Raises:
         OSError: The folder cannot be written.
     """
-    saved = _variables_of(model)
+    # Saving the model itself would trace each of its layers once more.
+    saved = tf.Module()
+    saved.weights = [variable.value for variable in model.variables]
     saved.columns = columns = Columns(card.inputs, transform)
     saved.classes = tf.Variable(card.names, trainable=False, name="classes")
     function = _serve(model, card, columns, saved.classes)
@@ -55,35 +57,8 @@ def answer(
     model: keras.Model, inputs: tf.Tensor | Mapping[str, tf.Tensor], card: ModelCard
 ) -> tf.Tensor:
     """Applies a model to a batch; returns probabilities or values, float32 [b, outputs]."""
-    return _ACTIVATIONS[card.target](tf.cast(model(inputs, training=False), tf.float32))
-
-
-def _variables_of(model: keras.Model) -> tf.Module:
-    """Returns a module with the variables of a function that calls `model`."""
-    # Saving the model itself would trace each of its layers once more.
-    module = tf.Module()
-    module.weights = [variable.value for variable in model.variables]
-    return module
-
-
-def _of_class(found: tf.Tensor, classes: tf.Variable) -> dict[str, tf.Tensor]:
-    best = tf.argmax(found, -1)
-    return {
-        "class": tf.gather(classes, best),
-        "class_id": best,
-        "probability": tf.reduce_max(found, -1),
-        "probabilities": found,
-    }
-
-
-def _of_labels(found: tf.Tensor, classes: tf.Variable) -> dict[str, tf.Tensor]:
-    # TensorFlow Serving wants the first dimension of each output to be the batch.
-    return {"classes": tf.broadcast_to(classes, tf.shape(found)), "probabilities": found}
-
-
-# Kind of target → the function from logits to answers, and from answers to a signature's outputs.
-_ACTIVATIONS = {"class": tf.nn.softmax, "labels": tf.sigmoid, "values": tf.identity}
-_OUTPUTS = {"class": _of_class, "labels": _of_labels, "values": lambda found, _: {"values": found}}
+    activations = {"class": tf.nn.softmax, "labels": tf.sigmoid, "values": tf.identity}
+    return activations[card.target](tf.cast(model(inputs, training=False), tf.float32))
 
 
 def _serve(
@@ -95,7 +70,19 @@ def _serve(
         records, inputs = _read_files(image_bytes, card.inputs)
         if columns.signature or columns.reads_picture:
             inputs = {"image": inputs, **columns(given, records)}
-        return _OUTPUTS[card.target](answer(model, inputs, card), classes)
+        found = answer(model, inputs, card)
+        if card.target == "values":
+            return {"values": found}
+        if card.target == "labels":
+            # TensorFlow Serving wants the first dimension of each output to be the batch.
+            return {"classes": tf.broadcast_to(classes, tf.shape(found)), "probabilities": found}
+        best = tf.argmax(found, -1)
+        return {
+            "class": tf.gather(classes, best),
+            "class_id": best,
+            "probability": tf.reduce_max(found, -1),
+            "probabilities": found,
+        }
 
     files = tf.TensorSpec((None,), tf.string, IMAGE_BYTES)
     return tf.function(serve, autograph=False).get_concrete_function(files, **columns.signature)
@@ -140,7 +127,10 @@ def _described(
     positional, named = function.structured_input_signature
     taken = {spec.name: spec for spec in (*positional, *named.values())}
     outputs = sorted(function.structured_outputs.items())
-    lines = [f"input    {name}: {_shape_text(spec)}" for name, spec in sorted(taken.items())]
+    lines = []
+    for name, spec in sorted(taken.items()):
+        sides = ["batch", *("any" if side is None else str(side) for side in spec.shape[1:])]
+        lines.append(f"input    {name}: {spec.dtype.name} [{', '.join(sides)}]")
     lines += [f"output   {name}: {spec.dtype.name}" for name, spec in outputs]
     noun = "classes" if card.target == "class" else card.target
     lines.append(f"{noun:<8} {len(card.names)}, also in assets/{LABELS_FILE}")
@@ -150,8 +140,3 @@ def _described(
             "that the records have"
         )
     return lines
-
-
-def _shape_text(spec: tf.TensorSpec) -> str:
-    sides = ["batch", *("any" if side is None else str(side) for side in spec.shape[1:])]
-    return f"{spec.dtype.name} [{', '.join(sides)}]"
