@@ -327,7 +327,7 @@ def _measured(
     )  # fmt: skip
     started_sec = time.perf_counter()
     figures: Mapping[str, float] = evaluator.run(show_progress=True)
-    evaluation, subset, count = evaluator.evaluation, evaluator.subset, data.num_records
+    evaluation, subset, count = evaluator.evaluation, data.subset, data.num_records
     # A model that was compiled by its user has no `evaluation`, only its own figures.
     outputs: list[dict[str, str | float | None]] = []
     if evaluation is not None:
@@ -409,13 +409,9 @@ def _split(dataset: DatasetSpec, name: str | None) -> Split:
     else:
         split = validation_split(dataset, None) or dataset.splits.get("test")
     if split is None:
-        raise UserError(
-            argument="data",
-            received=f"{dataset.data!r}, which has no split to validate on",
-            expected="the split to evaluate on by "
-            + Arg("split")
-            + f", one of {', '.join(dataset.splits)}",
-        )
+        known = f", one of {', '.join(dataset.splits)}"
+        expected = "the split to evaluate on by " + Arg("split") + known
+        raise dataset.refused("which has no split to validate on", expected)
     if not split.num_records:
         raise UserError(
             argument="split",

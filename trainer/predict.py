@@ -15,14 +15,7 @@ from imageshards.commands.options import Option, check_number
 from imageshards.errors import UserError, names_arguments
 from imageshards.images.options import EXTENSIONS, passed_over
 from imageshards.text import counted, printable
-from trainer.commands import (
-    ARGUMENTS,
-    add_model_flags,
-    chosen,
-    find_model,
-    model_arguments,
-    run,
-)
+from trainer.commands import ARGUMENTS, add_model_flags, chosen, find_model, model_arguments, run
 from trainer.imports import callers_settings, quiet_import
 
 if TYPE_CHECKING:

@@ -318,7 +318,13 @@ class Hosts:
         for inbox in self._inbox.values():
             inbox.put(None)
         self._tell_end(ended.exit_code, str(ended))
-        _abort_sums(str(ended))
+        # TensorFlow's sums would otherwise wait for a lost host for ever.
+        if "tensorflow" in sys.modules:
+            from tensorflow.python.eager import context
+
+            with contextlib.suppress(Exception):  # There may be no sum, or no context yet.
+                # 14 is the code UNAVAILABLE.
+                context.context().abort_collective_ops(14, str(ended))
         last_sec = time.monotonic() + WRITE_SEC
         while not self._left.wait(GRACE_SEC):
             # Without the checkpoint in progress, all work since the previous one would be lost.
@@ -339,16 +345,6 @@ class Hosts:
 
 
 ONE_HOST = Hosts()
-
-
-def _abort_sums(reason: str) -> None:
-    """Makes TensorFlow's sums fail, which would otherwise wait for a lost host for ever."""
-    if "tensorflow" not in sys.modules:
-        return
-    from tensorflow.python.eager import context
-
-    with contextlib.suppress(Exception):  # There may be no sum, or no context yet.
-        context.context().abort_collective_ops(14, reason)  # 14 is the code UNAVAILABLE.
 
 
 def _has_sentence(error: BaseException) -> bool:

@@ -140,12 +140,10 @@ def _ids_of(dataset: DatasetSpec, values: pa.Array) -> tuple[np.ndarray, np.ndar
     else:
         ids = values.to_numpy() - first
     if ids.size and not 0 <= ids.min() <= ids.max() < count:
-        raise UserError(
-            argument="data",
-            received=f"{dataset.data!r}, whose index has labels from {ids.min() + first} to "
-            f"{ids.max() + first}",
-            expected=f"{count} classes from {first} on, as in its manifest.json",
-            remedy="copy the dataset again",
+        raise dataset.refused(
+            f"whose index has labels from {ids.min() + first} to {ids.max() + first}",
+            f"{count} classes from {first} on, as in its manifest.json",
+            "copy the dataset again",
         )
     if dataset.target == "labels":
         # A record and a class are one number, so that `unique` drops equal labels of a record.

@@ -10,12 +10,7 @@ from collections.abc import Mapping, Sequence
 from imageshards import storage
 from imageshards.errors import Arg, Text, UserError
 from imageshards.index import MAX_TEXT_BYTES, read_index
-from imageshards.manifest import (
-    BOX_CLASS_FEATURE,
-    BOX_FEATURES,
-    BOX_LABEL_FEATURE,
-    MANIFEST_NAME,
-)
+from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, BOX_LABEL_FEATURE, MANIFEST_NAME
 from imageshards.storage.concurrency import available_cores
 from imageshards.text import class_sort_key
 from imageshards.tfrecord import RecordError
@@ -179,20 +174,14 @@ def model_inputs(dataset: DatasetSpec, card: ModelCard) -> ModelInputs:
         found = dataset.features.get(name)
         if found != spec:
             has = f"as {found.dtype} {found.shape}" if found else "not at all"
-            raise UserError(
-                argument="data",
-                received=f"{dataset.data!r}, which has {name} {has}",
-                expected=f"{spec.dtype} {spec.shape}, which the model is fed with",
-            )
+            wants = f"{spec.dtype} {spec.shape}, which the model is fed with"
+            raise dataset.refused(f"which has {name} {has}", wants)
     features, wanted = check_inputs(dataset, card.inputs.names), card.inputs.boxes
     boxes = wanted and wanted_boxes(dataset, card.inputs.names, wanted.min_visibility)
     if boxes != wanted:
         has, wants = (some_names(one.classes if one else ()) or "of ids" for one in (boxes, wanted))
-        raise UserError(
-            argument="data",
-            received=f"{dataset.data!r}, whose boxes have the classes {has}",
-            expected=f"{wants}, which the model knows",
-        )
+        why = f"whose boxes have the classes {has}"
+        raise dataset.refused(why, f"{wants}, which the model knows")
     # The stored pictures have the dataset's sizes; decoding gives them the model's channels.
     image = dataclasses.replace(dataset.image, channels=card.inputs.image.channels)
     return dataclasses.replace(card.inputs, image=image, features=features)
@@ -220,26 +209,6 @@ def check_sides(inputs: ModelInputs, augment: object) -> None:
     )
 
 
-def _boxes_of(dataset: DatasetSpec, argument: str, received: str, min_visibility: float) -> Boxes:
-    """Returns how boxes are read; `argument` is `inputs` or `target`, and received `received`."""
-    lists = {n: s.dtype for n, s in dataset.features.items() if s.shape is None}
-    absent = [name for name in BOX_FEATURES if lists.get(name) != "float32"]
-    if absent:
-        raise UserError(
-            argument=argument,
-            received=f"{received!r}, but records have no {absent[0]}, a list of floats",
-            expected=f"a dataset with {', '.join(BOX_FEATURES)}",
-            remedy="see 'Bounding boxes' in the guide of columns",
-        )
-    is_input = argument == "inputs"
-    # Labels are the records' ids, else their texts, numbered over all splits, else 0.
-    if lists.get(BOX_LABEL_FEATURE) == "int64":
-        return Boxes(BOX_LABEL_FEATURE, (), min_visibility, is_input)
-    if lists.get(BOX_CLASS_FEATURE) == "string":
-        return Boxes(BOX_CLASS_FEATURE, _class_names(dataset), min_visibility, is_input)
-    return Boxes(None, (), min_visibility, is_input)
-
-
 def wanted_boxes(dataset: DatasetSpec, names: Sequence[str], min_visibility: float) -> Boxes | None:
     """Returns how boxes are read if they are an input or the target, else None.
 
@@ -247,16 +216,32 @@ def wanted_boxes(dataset: DatasetSpec, names: Sequence[str], min_visibility: flo
         UserError: Boxes are both an input and the target, records have no boxes, or the name of a
             class is too long for the index.
     """
-    received = ",".join(names)
-    if not any(one.target == "boxes" for one in dataset.targets):
-        return _boxes_of(dataset, "inputs", received, min_visibility) if BOXES in names else None
-    if BOXES in names:
+    is_input, received = BOXES in names, ",".join(names)
+    is_target = any(one.target == "boxes" for one in dataset.targets)
+    if is_input and is_target:
         raise UserError(
             argument="inputs",
             received=f"{received!r}, but {BOXES} is the target",
             remedy=f"leave {BOXES} out",
         )
-    return _boxes_of(dataset, "target", BOXES, min_visibility)
+    if not is_input and not is_target:
+        return None
+    received = received if is_input else BOXES
+    lists = {n: s.dtype for n, s in dataset.features.items() if s.shape is None}
+    absent = [name for name in BOX_FEATURES if lists.get(name) != "float32"]
+    if absent:
+        raise UserError(
+            argument="inputs" if is_input else "target",
+            received=f"{received!r}, but records have no {absent[0]}, a list of floats",
+            expected=f"a dataset with {', '.join(BOX_FEATURES)}",
+            remedy="see 'Bounding boxes' in the guide of columns",
+        )
+    # Labels are the records' ids, else their texts, numbered over all splits, else 0.
+    if lists.get(BOX_LABEL_FEATURE) == "int64":
+        return Boxes(BOX_LABEL_FEATURE, (), min_visibility, is_input)
+    if lists.get(BOX_CLASS_FEATURE) == "string":
+        return Boxes(BOX_CLASS_FEATURE, _class_names(dataset), min_visibility, is_input)
+    return Boxes(None, (), min_visibility, is_input)
 
 
 def _class_names(dataset: DatasetSpec) -> tuple[str, ...]:
@@ -287,11 +272,6 @@ def _class_names(dataset: DatasetSpec) -> tuple[str, ...]:
         names.update(*storage.map_concurrently(texts, long))
     # A null inside a list is a name that is too long.
     if None in names:
-        raise UserError(
-            argument="data",
-            received=f"{dataset.data!r}, where a name in {BOX_CLASS_FEATURE} has more than "
-            f"{MAX_TEXT_BYTES} bytes",
-            expected="shorter names",
-            remedy="build the dataset again",
-        )
+        why = f"where a name in {BOX_CLASS_FEATURE} has more than {MAX_TEXT_BYTES} bytes"
+        raise dataset.refused(why, "shorter names", "build the dataset again")
     return tuple(sorted(filter(None, names), key=class_sort_key))

@@ -204,13 +204,8 @@ def class_ids(subset: Subset, classes: Sequence[str]) -> tuple[int, ...]:
         remedy: Text = "leave them out by " + Arg("classes")
         if not subset.dataset.label_values and all(name.isdecimal() for name in unknown):
             remedy = "name them by " + Arg("class_names") + " of imageshards adopt"
-        raise UserError(
-            argument="data",
-            received=f"{subset.dataset.data!r}, whose classes {some_names(unknown)} are new to the "
-            "model",
-            expected=f"some of {some_names(classes)}",
-            remedy=remedy,
-        )
+        why = f"whose classes {some_names(unknown)} are new to the model"
+        raise subset.dataset.refused(why, f"some of {some_names(classes)}", remedy)
     return tuple(known[composed(name)] for name in subset.classes)
 
 

@@ -157,11 +157,8 @@ def with_target_of(dataset: DatasetSpec, card: ModelCard) -> DatasetSpec:
     found = with_target(dataset, card.column, kind)
     if (found.target, found.target_shape) == (card.target, card.target_shape):
         return found
-    raise UserError(
-        argument="data",
-        received=f"{dataset.data!r}, where {found.label_feature} is {describe(found)}",
-        expected=f"{describe(card)}, which the model finds",
-    )
+    why = f"where {found.label_feature} is {describe(found)}"
+    raise dataset.refused(why, f"{describe(card)}, which the model finds")
 
 
 def _is_whole_number(dataset: DatasetSpec, column: str) -> bool:

@@ -100,7 +100,14 @@ class Evaluator:
             batches = with_progress(batches, self._data.steps, "batches", "evaluating")
         with memory_errors(self._data.batch_size):
             if self._own_step:
-                logs = self._take_own_steps(batches, callbacks or CallbackList())
+                callbacks = callbacks or CallbackList()
+                self._model.reset_metrics()
+                # The last logs sum up the pass.
+                logs: dict[str, tf.Tensor] = {}
+                for number, batch in enumerate(batches):
+                    callbacks.on_test_batch_begin(number)
+                    logs = self._step(batch)
+                    callbacks.on_test_batch_end(number, logs)
             else:
                 collector = self._measure_examples(batches)
         self._broken.merge(self._hosts.gather("evaluation", self._broken.as_json()))
@@ -151,18 +158,6 @@ class Evaluator:
                 raise self._explain(e, number) from e
             broken.count(data.subset.split.name, number + 1)
             yield batch
-
-    def _take_own_steps(
-        self, batches: Iterable[Batch], callbacks: CallbackList
-    ) -> dict[str, tf.Tensor]:
-        """Runs the model's own step on each batch; returns the last logs, which sum up the pass."""
-        self._model.reset_metrics()
-        logs: dict[str, tf.Tensor] = {}
-        for number, batch in enumerate(batches):
-            callbacks.on_test_batch_begin(number)
-            logs = self._step(batch)
-            callbacks.on_test_batch_end(number, logs)
-        return logs
 
     def _measure_examples(self, batches: Iterable[Batch]) -> Collector:
         """Runs the step of `_make_step` on each batch; collects the results on the host."""

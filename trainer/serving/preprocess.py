@@ -78,7 +78,13 @@ def _decode_jpeg(encoded: tf.Tensor, options: ImageOptions) -> _Decoded:
     turn = orientation(encoded)
     swap = turn >= 5  # These orientations exchange width and height.
     size = tf.where(swap, width, height), tf.where(swap, height, width)
-    draft = _draft(resize_geometry(*size, options).shrink, options)
+    shrink = resize_geometry(*size, options).shrink
+    # The index into the ratios, 0 for full size. The margins come in reverse, so that the largest
+    # ratio with a sufficient margin comes last and stays.
+    draft = tf.constant(0)
+    for number, (ratio, margin) in reversed(list(enumerate(DRAFT_MARGINS, 1))):
+        if options.filter != "nearest":
+            draft = tf.where(shrink >= ratio * margin, number, draft)
 
     def decode(ratio: int) -> Callable[[], tf.Tensor]:
         # This is Pillow's inverse DCT; TensorFlow's default is less accurate.
@@ -89,17 +95,6 @@ def _decode_jpeg(encoded: tf.Tensor, options: ImageOptions) -> _Decoded:
     ratios = [1, *(shrink for shrink, _ in DRAFT_MARGINS)]
     pixels = tf.switch_case(draft, [decode(ratio) for ratio in ratios])
     return _Decoded(pixels, tf.gather(tf.constant(ratios, tf.float64), draft), turn, size)
-
-
-def _draft(shrink: tf.Tensor, options: ImageOptions) -> tf.Tensor:
-    """Returns the index into the ratios, int32: 0 for full size, else 1 + `DRAFT_MARGINS` index."""
-    index = tf.constant(0)
-    if options.filter == "nearest":
-        return index
-    # In reverse, so that the largest ratio with a sufficient margin comes last and stays.
-    for number, (ratio, margin) in reversed(list(enumerate(DRAFT_MARGINS, 1))):
-        index = tf.where(shrink >= ratio * margin, number, index)
-    return index
 
 
 def _decode_other(encoded: tf.Tensor, options: ImageOptions) -> _Decoded:
@@ -115,15 +110,14 @@ def _decode_other(encoded: tf.Tensor, options: ImageOptions) -> _Decoded:
     tf.debugging.assert_greater_equal(tf.cast(bits, tf.int32), least, few)
     is_webp = tf.equal(tf.strings.substr(head, 8, 4), b"WEBP")
 
-    def webp() -> tf.Tensor:
-        # With 4 channels, TensorFlow would refuse a file without transparency.
-        return _with_alpha(decode_webp(encoded))
-
-    def opaque() -> tf.Tensor:
-        return _with_alpha(tf.io.decode_image(encoded, channels=3, expand_animations=False))
-
-    png = (is_png, lambda: tf.io.decode_png(encoded, channels=4))
-    layers = tf.case([png, (is_webp, webp)], default=opaque)
+    layers = tf.case(
+        [
+            (is_png, lambda: tf.io.decode_png(encoded, channels=4)),
+            # With 4 channels, TensorFlow would refuse a file without transparency.
+            (is_webp, lambda: _with_alpha(decode_webp(encoded))),
+        ],
+        lambda: _with_alpha(tf.io.decode_image(encoded, channels=3, expand_animations=False)),
+    )
     layers = tf.cast(tf.ensure_shape(layers, (None, None, 4)), tf.float32)
     height, width = tf.unstack(tf.shape(layers)[:2])
     _check_pixels(height, width, options)
@@ -158,11 +152,7 @@ def _resized_upright(decoded: _Decoded, options: ImageOptions) -> tf.Tensor:
         tf.where(swap, geometry.content[1], geometry.content[0]),
         tf.where(swap, geometry.content[0], geometry.content[1]),
     )
-    resized = resize(pixels, size, box, options.filter)
-    return _on_canvas(upright(resized, decoded.turn), geometry, options)
-
-
-def _on_canvas(content: tf.Tensor, geometry: ResizeGeometry, options: ImageOptions) -> tf.Tensor:
+    content = upright(resize(pixels, size, box, options.filter), decoded.turn)
     if options.resize_mode != "pad":
         return content
     ground = tf.constant([[options.background]], tf.uint8)
