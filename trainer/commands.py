@@ -46,7 +46,6 @@ def run(
 
 @contextmanager
 def _keyboard_interrupts() -> Iterator[None]:
-    """Raises KeyboardInterrupt for every Ctrl-C."""
     # Python allows a signal handler in the main thread only.
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -250,7 +250,6 @@ def _refuse(given: Mapping[str, object], names: Collection[str], together: str) 
 def _described(
     config: ReadConfig, dataset: DatasetSpec, split_name: str | None, card: ModelCard, crops: bool
 ) -> EvaluationData:
-    """Returns the pass over a split for the evaluation of a saved model."""
     dataset = with_target_of(dataset, card)
     split = _split(dataset, split_name)
     # With skip_broken, the records of a missing or cut-off shard count as damaged.

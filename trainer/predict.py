@@ -85,7 +85,18 @@ def _run(args: argparse.Namespace) -> int:
         rows = [_row(*one) for one in found]
         print(json.dumps(rows, indent=1))
         return EXIT_BROKEN_FILES if any("error" in row for row in rows) else 0
-    return _print_table(found)
+    # A row is printed as soon as its batch is predicted, so the width comes from the names alone.
+    width, total, broken = max(map(len, found.files)), 0, 0
+    for row, (_, line) in found:
+        total += 1
+        broken += bool(row.error)
+        shown = f"error: {row.error}" if row.error else line
+        print(f"{row.file:<{min(width, 80)}}   {shown}", flush=True)
+    if broken:
+        print(
+            f"{PROGRAM}: {broken:,} of {counted(total, 'file')} could not be read.", file=sys.stderr
+        )
+    return EXIT_BROKEN_FILES if broken else 0
 
 
 @names_arguments(**ARGUMENTS, FILE="files")
@@ -260,21 +271,6 @@ SHOWN = {"class": _classes, "labels": _labels, "values": _values}
 
 def _row(row: Prediction, shown: Shown) -> dict[str, Any]:
     return {"file": printable(row.file)} | ({"error": row.error} if row.error else shown[0])
-
-
-def _print_table(predictions: Predictions) -> int:
-    # A row is printed as soon as its batch is predicted, so the width comes from the names alone.
-    width, total, broken = max(map(len, predictions.files)), 0, 0
-    for row, (_, line) in predictions:
-        total += 1
-        broken += bool(row.error)
-        shown = f"error: {row.error}" if row.error else line
-        print(f"{row.file:<{min(width, 80)}}   {shown}", flush=True)
-    if broken:
-        print(
-            f"{PROGRAM}: {broken:,} of {counted(total, 'file')} could not be read.", file=sys.stderr
-        )
-    return EXIT_BROKEN_FILES if broken else 0
 
 
 if __name__ == "__main__":

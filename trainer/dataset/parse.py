@@ -1,14 +1,13 @@
-"""Parses batches of serialized records: the picture, the label, and a model's further inputs.
-
-Only making a parser imports TensorFlow, so that flags are checked first.
-"""
+"""Parses batches of serialized records: the picture, the label, and a model's further inputs."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import tensorflow as tf
 
 from imageshards.example import encode_example
 from imageshards.manifest import BOX_FEATURES
@@ -22,9 +21,6 @@ from trainer.dataset.spec import (
     Specs,
     input_name,
 )
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +55,6 @@ def label_spec(
     Several targets have a dictionary by name, and no target has None. `num_outputs` is the number
     of the model's outputs for the first target.
     """
-    import tensorflow as tf
-
     if isinstance(target, DatasetSpec) and target.outputs:
         counts = [num_outputs, *(one.num_outputs for one in target.targets[1:])]
         named = zip(target.outputs.items(), counts, strict=True)
@@ -88,8 +82,6 @@ def batch_parser(
             padded and cut to `inputs.sequence_length`.
         with_picture: Whether the records have their pictures.
     """
-    import tensorflow as tf
-
     roles = [*[dataset.image_feature] * with_picture, *dataset.label_features]
     roles += [dataset.weight_feature] if dataset.weight_feature else []
     roles += box_features(inputs.boxes)
@@ -141,8 +133,6 @@ def batch_parser(
 
 def _checked(values: tf.Tensor, good: tf.Tensor, said: Sequence[str | tf.Tensor]) -> tf.Tensor:
     """Returns `values`; the graph raises `tf.errors.InvalidArgumentError` if not all are `good`."""
-    import tensorflow as tf
-
     # The values depend on the check, so that it runs before their use. Eagerly it is None.
     check = tf.debugging.Assert(tf.reduce_all(good), said)
     with tf.control_dependencies([check] if check is not None else []):
@@ -158,8 +148,6 @@ def box_features(boxes: Boxes | None) -> list[str]:
 
 def _boxes(values: Mapping[str, tf.RaggedTensor], inputs: ModelInputs) -> BoxesOf | None:
     """Returns boxes and their labels for `Parsed`, padded with NaN and 0 behind the last box."""
-    import tensorflow as tf
-
     boxes = inputs.boxes
     if boxes is None:
         return None
@@ -188,8 +176,6 @@ def _labels(
     dataset: DatasetSpec, found: Sequence[tf.Tensor | tf.RaggedTensor], present: tf.Tensor
 ) -> tf.Tensor:
     """Converts the labels of records to the labels of `Parsed`; 0 if not `present`."""
-    import tensorflow as tf
-
     if dataset.hot_features:
         # Records store a 0 or 1 for each class.
         columns = [tf.reshape(one, [tf.size(present), math.prod(one.shape[1:])]) for one in found]
@@ -212,8 +198,6 @@ def _labels(
 
 def _class_ids(dataset: DatasetSpec, raw: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
     """Converts labels of records to class ids, int64, and checks them; 0 if not `present`."""
-    import tensorflow as tf
-
     known = dataset.label_values or (dataset.classes if raw.dtype == tf.string else ())
     count, first = len(dataset.classes), dataset.label_offset
     if known:
@@ -228,8 +212,6 @@ def _numbered(
     raw: tf.Tensor, known: Sequence[int | str], present: tf.Tensor | bool = True
 ) -> tf.Tensor:
     """Returns the places of values among the `known` values, int64; checks them if `present`."""
-    import tensorflow as tf
-
     same = tf.equal(raw[:, tf.newaxis], tf.constant(known, raw.dtype)[tf.newaxis, :])
     # `argmax` gives 0 for an unknown value, too, so the check must look for a match.
     is_known = tf.reduce_any(same, 1) | tf.logical_not(present)
@@ -238,8 +220,6 @@ def _numbered(
 
 def _empty_example(dataset: DatasetSpec, features: Mapping[str, FeatureSpec]) -> bytes:
     """Returns the record for a placeholder: zeros, a black picture, empty texts and lists."""
-    import tensorflow as tf
-
     empty = {"string": b"", "int64": 0, "float32": 0.0}
     values: dict[str, Any] = {
         name: [empty[spec.dtype]] * (0 if spec.shape is None else math.prod(spec.shape))

@@ -223,7 +223,6 @@ def _checked_kind(dataset: DatasetSpec, column: str) -> str:
 
 
 def _possible(dataset: DatasetSpec) -> str:
-    """Returns the columns that can be a target, for people."""
     names = [
         name
         for name, spec in dataset.features.items()

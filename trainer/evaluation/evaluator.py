@@ -10,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 from keras.callbacks import CallbackList
 
-from imageshards.errors import UserError
 from imageshards.progress import with_progress
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.config import OptimizerConfig
@@ -155,7 +154,11 @@ class Evaluator:
             try:
                 batch = next_batch(iterator)
             except tf.errors.OpError as e:
-                raise self._explain(e, number) from e
+                # The batch that cannot be read has the suspects, of which the error names one.
+                subset, begin = without_copies(data.subset), number * data.batch_size
+                end = min(begin + data.batch_size, subset.num_records)
+                suspects = evaluation_order(subset, data.batch_size).records_at(begin, end)
+                raise explain(e, subset, suspects, data.model_inputs) from e
             broken.count(data.subset.split.name, number + 1)
             yield batch
 
@@ -182,10 +185,3 @@ class Evaluator:
             )
             for name, values in measured.items()
         }
-
-    def _explain(self, error: tf.errors.OpError, batch: int) -> UserError:
-        """Returns the error for a batch that could not be read, which names the record."""
-        data, subset = self._data, without_copies(self._data.subset)
-        begin, order = batch * data.batch_size, evaluation_order(subset, data.batch_size)
-        suspects = order.records_at(begin, min(begin + data.batch_size, subset.num_records))
-        return explain(error, subset, suspects, data.model_inputs)

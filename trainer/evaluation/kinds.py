@@ -124,7 +124,6 @@ class ClassEvaluation(Evaluation):
         return found
 
     def _counts(self) -> tuple[np.ndarray, ...]:
-        """Counts the examples of each class, its predictions, and its right predictions."""
         right = self.label[self.label == self.predicted]
         found = (self.label, self.predicted, right)
         return tuple(np.bincount(ids, minlength=len(self.names)) for ids in found)

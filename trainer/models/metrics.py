@@ -160,7 +160,6 @@ def _make(name: str, num_outputs: int, target: str) -> keras.metrics.Metric:
 
 
 def _fits(kind: type, target: str) -> bool:
-    """Returns whether a metric of Keras makes sense for a kind of target."""
     if kind is keras.metrics.Accuracy:
         # It compares ids, but the model gives probabilities.
         return False

@@ -121,12 +121,8 @@ def _chart(wanted: _Curves, history: Sequence[Mapping[str, Any]]) -> Chart | Non
         "epoch",
         least=None if all_high else wanted.least,
         best=("best loss", "validation", history.index(best)) if best else None,
-        unit=_percent_mark if wanted.is_share else number,
+        unit=(lambda value: f"{100 * value:.3g}\u00a0%") if wanted.is_share else number,
     )
-
-
-def _percent_mark(value: float) -> str:
-    return f"{100 * value:.3g}\u00a0%"
 
 
 def best_epoch(history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:

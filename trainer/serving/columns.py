@@ -92,12 +92,14 @@ class Columns(tf.Module):
         }
         if self._loaded is not None and self._transformed:
             # The graph takes all columns of the dataset; columns without effect are empty.
-            raw = {
-                name: _as_raw(columns[input_name(name)], spec)
-                if name in self._needed
-                else _empty(spec, batch)
-                for name, spec in self._raw.items()
-            }
+            raw = {}
+            for name, spec in self._raw.items():
+                if name in self._needed:
+                    raw[name] = _as_raw(columns[input_name(name)], spec)
+                    continue
+                is_list = isinstance(spec, tf.SparseTensorSpec)
+                shape = tf.stack([batch, *([0] if is_list else spec.shape[1:].as_list())])
+                raw[name] = _as_raw(tf.fill(shape, _zero(spec.dtype)), spec)
             made = self._loaded.transform_fn(raw)
             features |= {name: made[name] for name in self._transformed}
         if self.reads_picture:
@@ -151,14 +153,6 @@ def _as_raw(
     if not isinstance(spec, tf.SparseTensorSpec):
         return column
     return tf.RaggedTensor.from_tensor(column, padding=_zero(spec.dtype)).to_sparse()
-
-
-def _empty(
-    spec: tf.TensorSpec | tf.SparseTensorSpec, batch: tf.Tensor
-) -> tf.Tensor | tf.SparseTensor:
-    """Returns an empty column for the transform."""
-    sides = [0] if isinstance(spec, tf.SparseTensorSpec) else spec.shape[1:].as_list()
-    return _as_raw(tf.fill(tf.stack([batch, *sides]), _zero(spec.dtype)), spec)
 
 
 def _zero(dtype: tf.DType) -> tf.Tensor:

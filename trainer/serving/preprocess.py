@@ -323,7 +323,6 @@ def _resampled(
 
 
 def _nearest(num_in: tf.Tensor, num_out: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
-    """Returns the index of the source pixel for each pixel of the result."""
     # Pillow adds up steps, too: if a centre falls between two pixels, rounding decides.
     step = (high - low) / tf.cast(num_out, tf.float64)
     steps = tf.concat([[low + step * 0.5], tf.fill([num_out - 1], step)], 0)
