@@ -28,7 +28,14 @@ from trainer.augment.augmentation import AugmentFunction, check_pairs
 from trainer.config import ReadConfig, parse_image_size
 from trainer.dataset.manifest import check_shards, find_split, validation_split
 from trainer.dataset.open import check_sides, open_dataset, read_options, wanted_inputs
-from trainer.dataset.spec import IMAGE_INPUT, OWN_LABEL, DatasetSpec, FeatureSpec
+from trainer.dataset.spec import (
+    IMAGE_INPUT,
+    OWN_LABEL,
+    DatasetSpec,
+    FeatureSpec,
+    ModelInputs,
+    Split,
+)
 from trainer.dataset.subset import refuse_missing_inputs, select
 from trainer.dataset.target import with_sample_weight, with_targets
 from trainer.reader.batches import EvaluationData, TrainingData, open_data
@@ -309,13 +316,7 @@ class Data:
             )
         dataset = with_targets(self.dataset, target, target_kind)
         dataset = with_sample_weight(dataset, sample_weight)
-        model_inputs = wanted_inputs(config, dataset)
-        # With skip_broken, the records of a missing or cut-off shard count as damaged.
-        if not config.skip_broken:
-            check_shards(dataset, [found])
-        subset = select(config, dataset, found)
-        refuse_missing_inputs(subset, model_inputs.features)
-        return EvaluationData(subset, read_options(config), model_inputs, config.batch_size)
+        return evaluation_data(config, dataset, found, wanted_inputs(config, dataset))
 
 
 def with_arguments(config: ReadConfig, asked: Mapping[str, Any]) -> ReadConfig:
@@ -338,6 +339,18 @@ def with_arguments(config: ReadConfig, asked: Mapping[str, Any]) -> ReadConfig:
         sides = [size] if isinstance(size, str | int) else list(size)
         values["image_size"] = parse_image_size("x".join(map(str, sides)))
     return dataclasses.replace(config, **values)
+
+
+def evaluation_data(
+    config: ReadConfig, dataset: DatasetSpec, split: Split, inputs: ModelInputs
+) -> EvaluationData:
+    """Returns the pass over a split; refuses missing shards, and records without an input."""
+    # With skip_broken, the records of a missing or cut-off shard count as damaged.
+    if not config.skip_broken:
+        check_shards(dataset, [split])
+    subset = select(config, dataset, split)
+    refuse_missing_inputs(subset, inputs.features)
+    return EvaluationData(subset, read_options(config), inputs, config.batch_size)
 
 
 def _whole_number(name: str, value: object) -> Any:

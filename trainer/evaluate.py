@@ -21,7 +21,7 @@ from imageshards.manifest import PAGE_NAME
 from imageshards.output_folder import check_page_folder
 from imageshards.progress import text_table
 from imageshards.text import counted
-from trainer.api import Data, with_arguments
+from trainer.api import Data, evaluation_data, with_arguments
 from trainer.commands import (
     ARGUMENTS,
     SavedModel,
@@ -32,10 +32,10 @@ from trainer.commands import (
     run,
 )
 from trainer.config import ReadConfig, RunConfig, uneven_batch
-from trainer.dataset.manifest import check_shards, find_split, validation_split
-from trainer.dataset.open import model_inputs, open_dataset, read_options, several_datasets
+from trainer.dataset.manifest import find_split, validation_split
+from trainer.dataset.open import model_inputs, open_dataset, several_datasets
 from trainer.dataset.spec import BOXES, DatasetSpec, ModelCard, ModelInputs, Split, describe
-from trainer.dataset.subset import class_ids, refuse_missing_inputs, select
+from trainer.dataset.subset import class_ids
 from trainer.dataset.target import with_target_of
 from trainer.evaluation.evaluation import finite, plain
 from trainer.imports import callers_settings, quiet_import
@@ -252,15 +252,10 @@ def _described(
 ) -> EvaluationData:
     dataset = with_target_of(dataset, card)
     split = _split(dataset, split_name)
-    # With skip_broken, the records of a missing or cut-off shard count as damaged.
-    if not config.skip_broken:
-        check_shards(dataset, [split])
-    subset = select(config, dataset, split)
     inputs = model_inputs(dataset, card)
-    refuse_missing_inputs(subset, inputs.features)
     if crops:
         inputs = dataclasses.replace(inputs, eval_crop=config.eval_crop)
-    return EvaluationData(subset, read_options(config), inputs, config.batch_size)
+    return evaluation_data(config, dataset, split, inputs)
 
 
 def _check_fits(data: EvaluationData, card: ModelCard) -> None:

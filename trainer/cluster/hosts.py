@@ -18,13 +18,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
 
 from imageshards.errors import Arg, UserError
 from trainer.cluster.connection import HEARTBEAT_SEC, WORKING, Link, noted_work
-
-if TYPE_CHECKING:
-    import numpy as np
 
 # The main thread has this time to end by itself. It may hang in a sum that another host will never
 # join, so after this time the process ends.
@@ -137,12 +136,10 @@ class Hosts:
         """
         if self.count == 1:
             return [value]
-
-        def joined(values: list[bytes]) -> bytes:
-            # Each value is JSON already, so the chief need not parse the values.
-            return b"[%b]" % b",".join(values)
-
-        return json.loads(self._join(name, json.dumps(value).encode(), joined, patient))
+        mine = json.dumps(value).encode()
+        # Each value is JSON already, so the chief need not parse the values.
+        joined = self._join(name, mine, lambda all_: b"[%b]" % b",".join(all_), patient)
+        return json.loads(joined)
 
     def concatenate(
         self,
@@ -156,7 +153,6 @@ class Hosts:
         """
         if self.count == 1:
             return dict(arrays)
-        import numpy as np
 
         def joined(packed: list[bytes]) -> bytes:
             parts = [*map(_unpacked, packed)]
@@ -352,16 +348,12 @@ def _has_sentence(error: BaseException) -> bool:
 
 
 def _packed(arrays: Mapping[str, Any]) -> bytes:
-    import numpy as np
-
     file = io.BytesIO()
     np.savez(file, **arrays)
     return file.getvalue()
 
 
 def _unpacked(data: bytes) -> dict[str, np.ndarray]:
-    import numpy as np
-
     with np.load(io.BytesIO(data), allow_pickle=False) as found:
         return dict(found)
 

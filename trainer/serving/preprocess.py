@@ -20,7 +20,7 @@ axis. So this module calls the operation below `tf.image.resize`, once for each 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -37,6 +37,9 @@ _HEADER = b"Exif\0\0"
 # to 64 KiB, and the second picture of an MPO has EXIF, too.
 _HEAD_BYTES = 1 << 17
 _ENTRY_BYTES = 12
+# A decoded file: its pixels as stored, uint8 [height, width, channels], at 1 / ratio of the full
+# size; the ratio 1, 2, 4 or 8, float64; the EXIF orientation; the size of the upright picture.
+_Decoded: TypeAlias = "tuple[tf.Tensor, tf.Tensor, tf.Tensor, tuple[tf.Tensor, tf.Tensor]]"
 # Pillow's name of a filter → TensorFlow's.
 _KERNELS = {"bicubic": "keyscubic", "bilinear": "triangle", "box": "box", "lanczos": "lanczos3"}
 
@@ -54,22 +57,6 @@ def record_jpeg(encoded: tf.Tensor, options: ImageOptions) -> tf.Tensor:
             quality=options.quality,
             chroma_downsampling=options.subsampling != "4:4:4",
         )
-
-
-class _Decoded(NamedTuple):
-    """A decoded file.
-
-    Attributes:
-        pixels: uint8 [height, width, channels], as stored, at 1 / `ratio` of the full size.
-        ratio: 1, 2, 4 or 8, float64.
-        turn: EXIF orientation.
-        size: Full (height, width) of the upright picture.
-    """
-
-    pixels: tf.Tensor
-    ratio: tf.Tensor
-    turn: tf.Tensor
-    size: tuple[tf.Tensor, tf.Tensor]
 
 
 def _decode_jpeg(encoded: tf.Tensor, options: ImageOptions) -> _Decoded:
@@ -94,7 +81,7 @@ def _decode_jpeg(encoded: tf.Tensor, options: ImageOptions) -> _Decoded:
 
     ratios = [1, *(shrink for shrink, _ in DRAFT_MARGINS)]
     pixels = tf.switch_case(draft, [decode(ratio) for ratio in ratios])
-    return _Decoded(pixels, tf.gather(tf.constant(ratios, tf.float64), draft), turn, size)
+    return pixels, tf.gather(tf.constant(ratios, tf.float64), draft), turn, size
 
 
 def _decode_other(encoded: tf.Tensor, options: ImageOptions) -> _Decoded:
@@ -126,7 +113,7 @@ def _decode_other(encoded: tf.Tensor, options: ImageOptions) -> _Decoded:
     pixels = tf.cast(tf.round(layers[..., :3] * alpha + below * (1 - alpha)), tf.uint8)
     if options.channels == 1:
         pixels = _grey(pixels)
-    return _Decoded(pixels, tf.constant(1.0, tf.float64), tf.constant(1), (height, width))
+    return pixels, tf.constant(1.0, tf.float64), tf.constant(1), (height, width)
 
 
 def _with_alpha(pixels: tf.Tensor) -> tf.Tensor:
@@ -137,12 +124,13 @@ def _with_alpha(pixels: tf.Tensor) -> tf.Tensor:
 
 def _resized_upright(decoded: _Decoded, options: ImageOptions) -> tf.Tensor:
     """Resizes the stored pixels, turns them upright, and puts them on the canvas."""
-    pixels = tf.ensure_shape(decoded.pixels, (None, None, options.channels))
-    geometry = resize_geometry(*decoded.size, options)
-    swap = decoded.turn >= 5
+    pixels, ratio, turn, full_size = decoded
+    pixels = tf.ensure_shape(pixels, (None, None, options.channels))
+    geometry = resize_geometry(*full_size, options)
+    swap = turn >= 5
     # The kept part is centred, so mirroring does not move it, and only the axes are swapped.
     left, top, right, bottom = (
-        tf.where(swap, geometry.crop[other], geometry.crop[own]) / decoded.ratio
+        tf.where(swap, geometry.crop[other], geometry.crop[own]) / ratio
         for own, other in ((0, 1), (1, 0), (2, 3), (3, 2))
     )
     height, width = (tf.cast(side, tf.float64) for side in tf.unstack(tf.shape(pixels)[:2]))
@@ -152,7 +140,7 @@ def _resized_upright(decoded: _Decoded, options: ImageOptions) -> tf.Tensor:
         tf.where(swap, geometry.content[1], geometry.content[0]),
         tf.where(swap, geometry.content[0], geometry.content[1]),
     )
-    content = upright(resize(pixels, size, box, options.filter), decoded.turn)
+    content = upright(resize(pixels, size, box, options.filter), turn)
     if options.resize_mode != "pad":
         return content
     ground = tf.constant([[options.background]], tf.uint8)

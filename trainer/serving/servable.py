@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+import keras
 import tensorflow as tf
 
 from imageshards import storage
@@ -14,9 +14,6 @@ from trainer.augment.decode import batch_pictures
 from trainer.dataset.spec import ModelCard, ModelInputs
 from trainer.serving.columns import Columns
 from trainer.serving.preprocess import record_jpeg
-
-if TYPE_CHECKING:
-    import keras
 
 IMAGE_BYTES = "image_bytes"
 SIGNATURE = "serving_default"
