@@ -119,7 +119,7 @@ def write_export(
     check_output(output, overwrite)
     saved = find_model(model, **options)
     with quiet_import():
-        from trainer.serving import servable
+        from trainer.serving.predictor import write_saved_model
 
         network = saved.load_for_serving()
     transform = model_file.find_transform(saved.file)
@@ -133,7 +133,7 @@ def write_export(
             folder = tempfile.TemporaryDirectory(prefix=".export-", dir=beside)
         with folder as near:
             made = os.path.join(near, storage.name_of(output))
-            lines = servable.write_saved_model(network, saved.card, transform, made)
+            lines = write_saved_model(network, saved.card, transform, made)
             storage.delete_folder(output)
             if storage.is_local(output):
                 storage.move(made, output)

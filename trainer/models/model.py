@@ -23,11 +23,16 @@ from trainer.dataset.spec import (
     model_input,
 )
 from trainer.models import user_model
-from trainer.models.applications import IMAGENET, application_logits, application_names, preprocess
 from trainer.models.keras_internals import layers_of
 from trainer.models.metrics import make_metrics
 from trainer.models.optimizer import exempt_from_decay, make_loss, make_optimizer
-from trainer.models.pretrained import load_weights
+from trainer.models.pretrained import (
+    IMAGENET,
+    application_logits,
+    application_names,
+    load_weights,
+    preprocess,
+)
 from trainer.models.strategy import separate_replicas
 
 CNN = "cnn"

@@ -14,8 +14,12 @@ keras = pytest.importorskip("keras")
 
 from tests.support.published_weights import publish  # noqa: E402
 from trainer.models import model  # noqa: E402
-from trainer.models.applications import IMAGENET, application_names, preprocess  # noqa: E402
-from trainer.models.pretrained import load_weights  # noqa: E402
+from trainer.models.pretrained import (  # noqa: E402
+    IMAGENET,
+    application_names,
+    load_weights,
+    preprocess,
+)
 
 RGB = ImageSpec((32, 32), False, 3, (0.5, 0.4, 0.3), (0.25, 0.2, 0.1))
 PIXELS = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), np.uint8)
