@@ -163,11 +163,7 @@ class Hosts:
         return _unpacked(self._join(name, _packed(arrays), joined))
 
     def compare(self, settings: Mapping[str, object]) -> None:
-        """Checks on all hosts that the settings, JSON values by name, are the same.
-
-        Raises:
-            UserError: A setting differs between two hosts.
-        """
+        """Refuses, on all hosts, settings (JSON values by name) that differ between two hosts."""
         chiefs, *rest = self.gather("settings", dict(settings))
         for address, theirs in zip(self.addresses[1:], rest, strict=True):
             for name in [*chiefs, *(name for name in theirs if name not in chiefs)]:

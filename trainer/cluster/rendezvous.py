@@ -236,11 +236,7 @@ def _living(peers: dict[int, Connection]) -> dict[int, Connection]:
 
 
 def _hello(stream: socket.socket, cluster: Cluster) -> tuple[int, Connection]:
-    """Returns the index of the host that connects, 0 for a stranger, and the connection.
-
-    Raises:
-        UserError: The host belongs to another cluster or has a wrong index.
-    """
+    """Returns the index of the host that connects, 0 for a stranger, and the connection."""
     connection = as_connection(stream)
     try:
         # A stranger, for example a port scanner, may connect and send nothing, or too much.

@@ -188,11 +188,7 @@ def model_inputs(dataset: DatasetSpec, card: ModelCard) -> ModelInputs:
 
 
 def check_sides(inputs: ModelInputs, augment: object) -> None:
-    """Refuses single sides of boxes as inputs if the pictures are cropped or flipped.
-
-    Raises:
-        UserError: `inputs` has a side of a box, which would not follow the pixels.
-    """
+    """Refuses single sides of boxes as inputs if the pictures are cropped or flipped."""
     sides = [name for name in inputs.features if name in BOX_FEATURES]
     # Without augmentation, pictures are still cut if the model's pictures have another aspect.
     own = None if inputs.image.varies else inputs.image.size

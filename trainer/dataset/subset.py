@@ -120,11 +120,7 @@ def _sampled(subset: Subset, target: DatasetSpec, read: NDArray[np.int64]) -> ND
 
 
 def refuse_missing_inputs(subset: Subset, inputs: Mapping[str, FeatureSpec]) -> None:
-    """Refuses float inputs that are missing in a record of `subset`.
-
-    Raises:
-        UserError: The index has a record without the input, which would make the loss NaN.
-    """
+    """Refuses float inputs that a record of `subset` lacks, which would make the loss NaN."""
     for name, spec in inputs.items():
         if spec.dtype == "float32" and spec.shape is not None:
             _check_numbers(subset, name, column_numbers(subset, name), "inputs", -math.inf)

@@ -235,11 +235,7 @@ def _possible(dataset: DatasetSpec) -> str:
 
 
 def with_sample_weight(dataset: DatasetSpec, column: str | None) -> DatasetSpec:
-    """Returns the dataset with the weights of its records in a column.
-
-    Raises:
-        UserError: The column does not exist, or is not a single number for each record.
-    """
+    """Returns the dataset with weights in a column; refuses all but a number for each record."""
     if column is None:
         return dataset
     spec = find_feature(column, dataset.features, "sample_weight")

@@ -87,10 +87,7 @@ def shared_strategy(replicas: int | None, batch_size: int) -> tf.distribute.Stra
     """Returns the strategy of a function that people may call several times in their program.
 
     This is the strategy in whose scope the caller is, unless `replicas` are given; otherwise the
-    result of `make_strategy`, which is made once for each number of replicas.
-
-    Raises:
-        UserError: As in `make_strategy`.
+    result of `make_strategy`, which is made once for each number of replicas, with its errors.
     """
     if replicas is None and tf.distribute.has_strategy():
         strategy = tf.distribute.get_strategy()
