@@ -17,7 +17,6 @@ from imageshards.commands.options import add_options
 from imageshards.errors import Arg, UserError
 from imageshards.storage import place
 from trainer.config import OptimizerConfig, ReadConfig, RunConfig, default_output
-from trainer.dataset.open import several_datasets
 from trainer.dataset.spec import ModelCard
 from trainer.serving import model_file
 
@@ -93,6 +92,9 @@ def parse_config(argv: Sequence[str] | None) -> RunConfig:
         )
     data, *more = given["data"]
     if more:
+        # Commands that read no dataset start without NumPy.
+        from trainer.dataset.open import several_datasets
+
         raise several_datasets(given["data"])
     return RunConfig(
         ReadConfig(data, **_pick(given, ReadConfig, {"data"})),
