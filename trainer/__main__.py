@@ -7,11 +7,9 @@ import sys
 from collections.abc import Sequence
 
 from imageshards.commands import command_line
-from trainer.cluster.addresses import find_cluster
 from trainer.cluster.hosts import Ended
-from trainer.cluster.rendezvous import joined
-from trainer.commands import console
-from trainer.commands.flags import make_parser, parse_config
+from trainer.cluster.rendezvous import find_cluster, joined
+from trainer.commands import make_parser, parse_config, run
 from trainer.imports import quiet_import
 from trainer.reader.batches import open_data
 from trainer.training.several_hosts import described, only_chief_writes
@@ -32,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0, 2 for a user's mistake, 130 after Ctrl-C, 143 after SIGTERM, 1 if the run
         lost another host. After the last three, the same command resumes the run.
     """
-    return console.run(PROGRAM, lambda: _train(argv), "stopped; run the same command again")
+    return run(PROGRAM, lambda: _train(argv), "stopped; run the same command again")
 
 
 def _train(argv: Sequence[str] | None) -> int:

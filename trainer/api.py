@@ -26,10 +26,16 @@ from imageshards.storage import place
 from imageshards.text import counted
 from trainer.augment.augmentation import AugmentFunction, check_pairs
 from trainer.config import ReadConfig, parse_image_size
-from trainer.dataset.boxes import check_sides
 from trainer.dataset.manifest import check_shards, find_split, validation_split
-from trainer.dataset.open import open_dataset, read_options, wanted_inputs
-from trainer.dataset.spec import IMAGE_INPUT, OWN_LABEL, DatasetSpec, FeatureSpec
+from trainer.dataset.open import check_sides, open_dataset, read_options, wanted_inputs
+from trainer.dataset.spec import (
+    IMAGE_INPUT,
+    OWN_LABEL,
+    DatasetSpec,
+    FeatureSpec,
+    ModelInputs,
+    Split,
+)
 from trainer.dataset.subset import refuse_missing_inputs, select
 from trainer.dataset.target import with_sample_weight, with_targets
 from trainer.reader.batches import EvaluationData, TrainingData, open_data
@@ -248,7 +254,8 @@ class Data:
             )
         # A function replaces the built-in augmentation, so the configuration says "none".
         asked["augment"] = augment if isinstance(augment, str) else "none"
-        config = self._config(asked, train_split=split, validation_split="none")
+        asked |= {"train_split": split, "validation_split": "none"}
+        config = with_arguments(self.config, asked)
         described, _ = open_data(config, with_targets(self.dataset, target, target_kind))
         check_pairs(config.augment, config.batch_size, 1, described.mixes)
         boxes = described.model_inputs.boxes
@@ -297,7 +304,8 @@ class Data:
         Raises:
             UserError: An argument is wrong, or does not fit the dataset.
         """
-        config = self._config({**locals()}, validation_split=split, augment="none")
+        asked = locals() | {"validation_split": split, "augment": "none"}
+        config = with_arguments(self.config, asked)
         found = validation_split(self.dataset, None if split == "none" else split)
         if found is None:
             raise UserError(
@@ -308,31 +316,19 @@ class Data:
             )
         dataset = with_targets(self.dataset, target, target_kind)
         dataset = with_sample_weight(dataset, sample_weight)
-        model_inputs = wanted_inputs(config, dataset)
-        # With skip_broken, the records of a missing or cut-off shard count as damaged.
-        if not config.skip_broken:
-            check_shards(dataset, [found])
-        subset = select(config, dataset, found)
-        refuse_missing_inputs(subset, model_inputs.features)
-        return EvaluationData(subset, read_options(config), model_inputs, config.batch_size)
-
-    def _config(self, asked: dict[str, Any], **splits: str | None) -> ReadConfig:
-        """Returns the configuration with the arguments of a method.
-
-        `splits` has the method's `split` under the name that `ReadConfig` uses.
-        """
-        others = ("self", "split", "target", "target_kind")
-        asked = {name: one for name, one in asked.items() if name not in others}
-        return with_arguments(self.config, asked | splits)
+        return evaluation_data(config, dataset, found, wanted_inputs(config, dataset))
 
 
 def with_arguments(config: ReadConfig, asked: Mapping[str, Any]) -> ReadConfig:
     """Returns `config` with values that a Python caller gave, converted to the right types.
 
+    Arguments that are no options are left out, and so is the target, which has other forms here.
+
     Raises:
         UserError: A value has the wrong type, or is out of range.
     """
-    values = dict(asked)
+    options = {field.name for field in dataclasses.fields(config)} - {"target", "target_kind"}
+    values = {name: value for name, value in asked.items() if name in options}
     for name in ("batch_size", "seed", "sequence_length", "skip_broken", "threads"):
         if name in values:
             values[name] = _whole_number(name, values[name])
@@ -343,6 +339,18 @@ def with_arguments(config: ReadConfig, asked: Mapping[str, Any]) -> ReadConfig:
         sides = [size] if isinstance(size, str | int) else list(size)
         values["image_size"] = parse_image_size("x".join(map(str, sides)))
     return dataclasses.replace(config, **values)
+
+
+def evaluation_data(
+    config: ReadConfig, dataset: DatasetSpec, split: Split, inputs: ModelInputs
+) -> EvaluationData:
+    """Returns the pass over a split; refuses missing shards, and records without an input."""
+    # With skip_broken, the records of a missing or cut-off shard count as damaged.
+    if not config.skip_broken:
+        check_shards(dataset, [split])
+    subset = select(config, dataset, split)
+    refuse_missing_inputs(subset, inputs.features)
+    return EvaluationData(subset, read_options(config), inputs, config.batch_size)
 
 
 def _whole_number(name: str, value: object) -> Any:

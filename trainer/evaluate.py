@@ -21,21 +21,21 @@ from imageshards.manifest import PAGE_NAME
 from imageshards.output_folder import check_page_folder
 from imageshards.progress import text_table
 from imageshards.text import counted
-from trainer.api import Data, with_arguments
-from trainer.commands import console
-from trainer.commands.saved_model import (
+from trainer.api import Data, evaluation_data, with_arguments
+from trainer.commands import (
     ARGUMENTS,
     SavedModel,
     add_model_flags,
     chosen,
     find_model,
     model_arguments,
+    run,
 )
 from trainer.config import ReadConfig, RunConfig, uneven_batch
-from trainer.dataset.manifest import check_shards, find_split, validation_split
-from trainer.dataset.open import model_inputs, open_dataset, read_options, several_datasets
+from trainer.dataset.manifest import find_split, validation_split
+from trainer.dataset.open import model_inputs, open_dataset, several_datasets
 from trainer.dataset.spec import BOXES, DatasetSpec, ModelCard, ModelInputs, Split, describe
-from trainer.dataset.subset import class_ids, refuse_missing_inputs, select
+from trainer.dataset.subset import class_ids
 from trainer.dataset.target import with_target_of
 from trainer.evaluation.evaluation import finite, plain
 from trainer.imports import callers_settings, quiet_import
@@ -44,8 +44,6 @@ from trainer.reader.broken_records import BrokenRecord, BrokenRecords
 
 if TYPE_CHECKING:
     import keras
-
-    from trainer.evaluation.evaluation import Evaluation
 
 PROGRAM = "imageshards evaluate"
 MAX_ROWS = 10
@@ -70,8 +68,8 @@ _EPILOG = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `imageshards evaluate`; returns its exit code, as `console.run` does."""
-    return console.run(PROGRAM, lambda: _run(make_parser().parse_args(argv)), prints_result=True)
+    """Runs `imageshards evaluate`; returns its exit code, as `commands.run` does."""
+    return run(PROGRAM, lambda: _run(make_parser().parse_args(argv)), prints_result=True)
 
 
 def make_parser() -> Parser:
@@ -211,12 +209,14 @@ def evaluate(
         del given["where"]
     if not isinstance(model, str | os.PathLike):
         return _evaluate_compiled(model, data, given)
-    described: EvaluationData | None = None
+    described = data if isinstance(data, EvaluationData) else None
     if isinstance(data, EvaluationData):
-        described = data
         _refuse(given, _OF_DATA, "an EvaluationData, which was made with all of these")
+    elif isinstance(data, Data):
+        _refuse(given, ("records_root",), "data that is open, and was given it by ims.open")
+        config = with_arguments(data.config, given)
     else:
-        config = _config_of(data, given)
+        config = with_arguments(ReadConfig(storage.place("data", data)), given)
     check_option(ReadConfig, "skip_broken", skip_broken or 0)
     if replicas is not None:
         check_option(RunConfig, "replicas", replicas)
@@ -237,15 +237,6 @@ def evaluate(
     return _measured(saved, described, broken, replicas, page)
 
 
-def _config_of(data: str | os.PathLike[str] | Data, given: Mapping[str, Any]) -> ReadConfig:
-    names = {field.name for field in dataclasses.fields(ReadConfig)}
-    asked = {name: value for name, value in given.items() if name in names}
-    if isinstance(data, Data):
-        _refuse(given, ("records_root",), "data that is open, and was given it by ims.open")
-        return with_arguments(data.config, asked)
-    return with_arguments(ReadConfig(storage.place("data", data)), asked)
-
-
 def _refuse(given: Mapping[str, object], names: Collection[str], together: str) -> None:
     for name in names:
         if name in given:
@@ -259,18 +250,12 @@ def _refuse(given: Mapping[str, object], names: Collection[str], together: str) 
 def _described(
     config: ReadConfig, dataset: DatasetSpec, split_name: str | None, card: ModelCard, crops: bool
 ) -> EvaluationData:
-    """Returns the pass over a split for the evaluation of a saved model."""
     dataset = with_target_of(dataset, card)
     split = _split(dataset, split_name)
-    # With skip_broken, the records of a missing or cut-off shard count as damaged.
-    if not config.skip_broken:
-        check_shards(dataset, [split])
-    subset = select(config, dataset, split)
     inputs = model_inputs(dataset, card)
-    refuse_missing_inputs(subset, inputs.features)
     if crops:
         inputs = dataclasses.replace(inputs, eval_crop=config.eval_crop)
-    return EvaluationData(subset, read_options(config), inputs, config.batch_size)
+    return evaluation_data(config, dataset, split, inputs)
 
 
 def _check_fits(data: EvaluationData, card: ModelCard) -> None:
@@ -324,22 +309,26 @@ def _measured(
         from trainer.models.strategy import shared_strategy
 
     from trainer.evaluation.evaluator import Evaluator
-    from trainer.report.page import write_report
-    from trainer.report.sections import target_fact
+    from trainer.report.page import target_fact, write_report
 
     devices = shared_strategy(replicas, data.batch_size)
     with devices.scope():
         model = saved.load()
     card = saved.card
-    options = {"loss": card.training.get("optimizer", {}).get("loss"), "own_step": card.compiled}
-    options |= {"mean_std": card.target_mean_std}
-    evaluator = Evaluator(model, devices, data, broken, classes=card.classes, **options)
+    evaluator = Evaluator(
+        model, devices, data, broken, classes=card.classes, mean_std=card.target_mean_std,
+        loss=card.training.get("optimizer", {}).get("loss"), own_step=card.compiled,
+    )  # fmt: skip
     started_sec = time.perf_counter()
     figures: Mapping[str, float] = evaluator.run(show_progress=True)
-    evaluation, subset, count = evaluator.evaluation, evaluator.subset, data.num_records
+    evaluation, subset, count = evaluator.evaluation, data.subset, data.num_records
     # A model that was compiled by its user has no `evaluation`, only its own figures.
+    outputs: list[dict[str, str | float | None]] = []
     if evaluation is not None:
         figures, count = evaluation.figures(), evaluation.num_examples
+        _, head, rows = evaluation.table()
+        names = [name.replace(" ", "_") for name in head]
+        outputs = [dict(zip(names, map(plain, row), strict=True)) for row in rows]
     facts = {
         "model": saved.file,
         "step": card.step,
@@ -364,7 +353,7 @@ def _measured(
         **facts,
         classes=list(subset.classes),
         target=card.target,
-        outputs=_outputs(evaluation),
+        outputs=outputs,
         estimate=evaluation.estimate if evaluation else None,
     )
     found.broken = broken.found
@@ -414,13 +403,9 @@ def _split(dataset: DatasetSpec, name: str | None) -> Split:
     else:
         split = validation_split(dataset, None) or dataset.splits.get("test")
     if split is None:
-        raise UserError(
-            argument="data",
-            received=f"{dataset.data!r}, which has no split to validate on",
-            expected="the split to evaluate on by "
-            + Arg("split")
-            + f", one of {', '.join(dataset.splits)}",
-        )
+        known = f", one of {', '.join(dataset.splits)}"
+        expected = "the split to evaluate on by " + Arg("split") + known
+        raise dataset.refused("which has no split to validate on", expected)
     if not split.num_records:
         raise UserError(
             argument="split",
@@ -428,15 +413,6 @@ def _split(dataset: DatasetSpec, name: str | None) -> Split:
             expected="a split with records",
         )
     return split
-
-
-def _outputs(evaluation: Evaluation | None) -> list[dict[str, str | float | None]]:
-    """Returns the figures of each class, label or value as JSON values."""
-    if evaluation is None:
-        return []
-    _, head, rows = evaluation.table()
-    names = [name.replace(" ", "_") for name in head]
-    return [dict(zip(names, map(plain, row), strict=True)) for row in rows]
 
 
 def _text(found: Figures) -> str:

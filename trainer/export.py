@@ -6,21 +6,21 @@ import functools
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 from imageshards import storage
 from imageshards.commands.command_line import Parser
 from imageshards.errors import Arg, UserError, names_arguments
-from trainer.commands import console
-from trainer.commands.saved_model import (
+from trainer.commands import (
     ARGUMENTS,
     SavedModel,
     add_model_flags,
     chosen,
     find_model,
     model_arguments,
+    run,
 )
 from trainer.imports import callers_settings, quiet_import
 from trainer.serving import model_file
@@ -51,7 +51,7 @@ def make_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `imageshards export`; returns its exit code, as `console.run` does."""
+    """Runs `imageshards export`; returns its exit code, as `commands.run` does."""
 
     def body() -> int:
         args = make_parser().parse_args(argv)
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join(lines))
         return 0
 
-    return console.run(PROGRAM, body)
+    return run(PROGRAM, body)
 
 
 @names_arguments(**ARGUMENTS)
@@ -119,13 +119,36 @@ def write_export(
     check_output(output, overwrite)
     saved = find_model(model, **options)
     with quiet_import():
-        from trainer.serving import servable
+        from trainer.serving.predictor import write_saved_model
 
         network = saved.load_for_serving()
     transform = model_file.find_transform(saved.file)
-    return saved, _written(
-        output, lambda path: servable.write_saved_model(network, saved.card, transform, path)
-    )
+    # TensorFlow writes to a local folder, from which the files are uploaded to a store.
+    folder: AbstractContextManager[str] = storage.temporary_folder()
+    try:
+        if storage.is_local(output):
+            # A rename is atomic within one file system only, so the folder is made beside it.
+            beside = storage.parent_of(output) or "."
+            os.makedirs(beside, exist_ok=True)
+            folder = tempfile.TemporaryDirectory(prefix=".export-", dir=beside)
+        with folder as near:
+            made = os.path.join(near, storage.name_of(output))
+            lines = write_saved_model(network, saved.card, transform, made)
+            storage.delete_folder(output)
+            if storage.is_local(output):
+                storage.move(made, output)
+            else:
+                # saved_model.pb comes last: readers take a folder that has it for a SavedModel.
+                files = [file.path for file in storage.files_below(made)]
+                for path in sorted(files, key=lambda path: storage.name_of(path) == _SAVED_MODEL):
+                    storage.upload(path, storage.join(output, os.path.relpath(path, made)))
+    except OSError as e:
+        raise UserError(
+            argument="output",
+            received=f"{output!r}, which cannot be written ({e.strerror or e})",
+            remedy="make room, or use a place where you may write",
+        ) from e
+    return saved, [f"written  {output}", *lines]
 
 
 def check_output(output: str, overwrite: bool) -> None:
@@ -149,41 +172,6 @@ def check_output(output: str, overwrite: bool) -> None:
             expected="an export, or a new name",
             remedy="nothing else is replaced",
         )
-
-
-def _written(output: str, write: Callable[[str], list[str]]) -> list[str]:
-    """Calls `write` with a temporary local path, then moves the result to `output`."""
-    # TensorFlow writes to a local folder, from which the files are uploaded to a store.
-    folder: AbstractContextManager[str] = storage.temporary_folder()
-    try:
-        if storage.is_local(output):
-            # A rename is atomic within one file system only, so the folder is made beside it.
-            beside = storage.parent_of(output) or "."
-            os.makedirs(beside, exist_ok=True)
-            folder = tempfile.TemporaryDirectory(prefix=".export-", dir=beside)
-        with folder as near:
-            made = os.path.join(near, storage.name_of(output))
-            lines = write(made)
-            storage.delete_folder(output)
-            if storage.is_local(output):
-                storage.move(made, output)
-            else:
-                _upload(made, output)
-    except OSError as e:
-        raise UserError(
-            argument="output",
-            received=f"{output!r}, which cannot be written ({e.strerror or e})",
-            remedy="make room, or use a place where you may write",
-        ) from e
-    return [f"written  {output}", *lines]
-
-
-def _upload(folder: str, output: str) -> None:
-    """Uploads a SavedModel."""
-    # saved_model.pb comes last: readers take a folder for a SavedModel once it has this file.
-    files = [file.path for file in storage.files_below(folder)]
-    for path in sorted(files, key=lambda path: storage.name_of(path) == _SAVED_MODEL):
-        storage.upload(path, storage.join(output, os.path.relpath(path, folder)))
 
 
 if __name__ == "__main__":

@@ -40,7 +40,16 @@ def quiet_import() -> Iterator[None]:
     tempfile.gettempdir()
     level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with nullcontext() if level != "3" or "tensorflow" in sys.modules else quiet_stderr():
-        _import_keras()
+        try:
+            import keras
+        except ValueError as e:
+            raise UserError(
+                f"Keras's settings cannot be used ({e})",
+                remedy="correct or remove keras.json, which is in ~/.keras or in the folder that "
+                "KERAS_HOME names",
+            ) from e
+        for name, value in _CONFIG.items():
+            getattr(keras.config, f"set_{name}")(value)
         yield
 
 
@@ -70,16 +79,3 @@ def callers_settings() -> Iterator[None]:
     finally:
         for name, value in before.items():
             getattr(keras.config, f"set_{name}")(value)
-
-
-def _import_keras() -> None:
-    try:
-        import keras
-    except ValueError as e:
-        raise UserError(
-            f"Keras's settings cannot be used ({e})",
-            remedy="correct or remove keras.json, which is in ~/.keras or in the folder that "
-            "KERAS_HOME names",
-        ) from e
-    for name, value in _CONFIG.items():
-        getattr(keras.config, f"set_{name}")(value)

@@ -15,14 +15,7 @@ from imageshards.commands.options import Option, check_number
 from imageshards.errors import UserError, names_arguments
 from imageshards.images.options import EXTENSIONS, passed_over
 from imageshards.text import counted, printable
-from trainer.commands import console
-from trainer.commands.saved_model import (
-    ARGUMENTS,
-    add_model_flags,
-    chosen,
-    find_model,
-    model_arguments,
-)
+from trainer.commands import ARGUMENTS, add_model_flags, chosen, find_model, model_arguments, run
 from trainer.imports import callers_settings, quiet_import
 
 if TYPE_CHECKING:
@@ -78,7 +71,7 @@ def make_parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `imageshards predict`; returns its exit code, 1 if a file could not be read."""
-    return console.run(PROGRAM, lambda: _run(make_parser().parse_args(argv)), prints_result=True)
+    return run(PROGRAM, lambda: _run(make_parser().parse_args(argv)), prints_result=True)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -88,7 +81,22 @@ def _run(args: argparse.Namespace) -> int:
         # Standard output is the table or the JSON array alone.
         taken = chosen(args.model_path, found.model.file, found.model.card.step)
         print(f"model    {taken}", file=sys.stderr)
-    return _print_json(found) if args.json else _print_table(found)
+    if args.json:
+        rows = [_row(*one) for one in found]
+        print(json.dumps(rows, indent=1))
+        return EXIT_BROKEN_FILES if any("error" in row for row in rows) else 0
+    # A row is printed as soon as its batch is predicted, so the width comes from the names alone.
+    width, total, broken = max(map(len, found.files)), 0, 0
+    for row, (_, line) in found:
+        total += 1
+        broken += bool(row.error)
+        shown = f"error: {row.error}" if row.error else line
+        print(f"{row.file:<{min(width, 80)}}   {shown}", flush=True)
+    if broken:
+        print(
+            f"{PROGRAM}: {broken:,} of {counted(total, 'file')} could not be read.", file=sys.stderr
+        )
+    return EXIT_BROKEN_FILES if broken else 0
 
 
 @names_arguments(**ARGUMENTS, FILE="files")
@@ -263,27 +271,6 @@ SHOWN = {"class": _classes, "labels": _labels, "values": _values}
 
 def _row(row: Prediction, shown: Shown) -> dict[str, Any]:
     return {"file": printable(row.file)} | ({"error": row.error} if row.error else shown[0])
-
-
-def _print_json(predictions: Predictions) -> int:
-    rows = [_row(*one) for one in predictions]
-    print(json.dumps(rows, indent=1))
-    return EXIT_BROKEN_FILES if any("error" in row for row in rows) else 0
-
-
-def _print_table(predictions: Predictions) -> int:
-    # A row is printed as soon as its batch is predicted, so the width comes from the names alone.
-    width, total, broken = max(map(len, predictions.files)), 0, 0
-    for row, (_, line) in predictions:
-        total += 1
-        broken += bool(row.error)
-        shown = f"error: {row.error}" if row.error else line
-        print(f"{row.file:<{min(width, 80)}}   {shown}", flush=True)
-    if broken:
-        print(
-            f"{PROGRAM}: {broken:,} of {counted(total, 'file')} could not be read.", file=sys.stderr
-        )
-    return EXIT_BROKEN_FILES if broken else 0
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from tests.conftest import REPOSITORY
-from trainer.cluster.addresses import Cluster, find_cluster
-from trainer.commands.flags import parse_config
+from trainer.cluster.rendezvous import Cluster, find_cluster
+from trainer.commands import parse_config
 
 pytestmark = pytest.mark.process
 

@@ -165,7 +165,7 @@ def mistake_in(call: Sequence[str]) -> str | None:
             return f"{left_over[0]!r} is no flag or argument of {parser.prog}"
         if left_over:
             # Late, as it imports Beam.
-            from beam_pipeline.runners.choice import check_flags
+            from beam_pipeline.runners.runner import check_flags
 
             check_flags(left_over)
     except UserError as e:

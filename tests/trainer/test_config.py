@@ -6,7 +6,7 @@ import pytest
 
 from imageshards.errors import UserError, naming_flags
 from tests.support.errors import refused
-from trainer.commands.flags import parse_config
+from trainer.commands import parse_config
 from trainer.config import OptimizerConfig, ReadConfig, default_output, parse_image_size
 
 

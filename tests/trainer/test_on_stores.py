@@ -15,7 +15,7 @@ from tests.support.store_servers import StoreServer, store_server
 from tests.support.trainer_data import make_dataset
 from trainer import evaluate, predict
 from trainer.__main__ import main
-from trainer.commands.flags import parse_config
+from trainer.commands import parse_config
 from trainer.reader.batches import EvaluationData, TrainingData, open_data
 
 pytest.importorskip("tensorflow")

@@ -16,7 +16,7 @@ from tests.support.runs import metrics
 from tests.support.target_sets import make_targets, read_columns
 from trainer import evaluate
 from trainer.__main__ import main as train
-from trainer.evaluation import labels
+from trainer.evaluation import kinds
 
 WORDS = ("blue", "green", "red")
 FLAGS = ("--steps", 24, "--batch_size", 16, "--augment", "none", "--learning_rate", 0.01)
@@ -68,7 +68,7 @@ def test_labels_are_evaluated_exactly_for_any_batch_and_replicas(trained, tmp_pa
 def test_average_precisions_may_be_estimates(trained, tmp_path, monkeypatch, capsys):
     assert ims.evaluate(trained.run, trained.shards)["estimate"] is None
     argv = ("--model_path", trained.run, "--data", trained.shards)
-    monkeypatch.setattr(labels, "MAX_LOGITS", 32 * 3 - 1)
+    monkeypatch.setattr(kinds, "MAX_LOGITS", 32 * 3 - 1)
     assert evaluate.main([*map(str, (*argv, "--report", tmp_path / "page"))]) == 0
     said = "Average precisions are estimates, of logits rounded down to multiples of "
     assert f"\n{said}" in capsys.readouterr().out

@@ -18,13 +18,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
 
 from imageshards.errors import Arg, UserError
 from trainer.cluster.connection import HEARTBEAT_SEC, WORKING, Link, noted_work
-
-if TYPE_CHECKING:
-    import numpy as np
 
 # The main thread has this time to end by itself. It may hang in a sum that another host will never
 # join, so after this time the process ends.
@@ -137,12 +136,10 @@ class Hosts:
         """
         if self.count == 1:
             return [value]
-
-        def joined(values: list[bytes]) -> bytes:
-            # Each value is JSON already, so the chief need not parse the values.
-            return b"[%b]" % b",".join(values)
-
-        return json.loads(self._join(name, json.dumps(value).encode(), joined, patient))
+        mine = json.dumps(value).encode()
+        # Each value is JSON already, so the chief need not parse the values.
+        joined = self._join(name, mine, lambda all_: b"[%b]" % b",".join(all_), patient)
+        return json.loads(joined)
 
     def concatenate(
         self,
@@ -156,7 +153,6 @@ class Hosts:
         """
         if self.count == 1:
             return dict(arrays)
-        import numpy as np
 
         def joined(packed: list[bytes]) -> bytes:
             parts = [*map(_unpacked, packed)]
@@ -167,11 +163,7 @@ class Hosts:
         return _unpacked(self._join(name, _packed(arrays), joined))
 
     def compare(self, settings: Mapping[str, object]) -> None:
-        """Checks on all hosts that the settings, JSON values by name, are the same.
-
-        Raises:
-            UserError: A setting differs between two hosts.
-        """
+        """Refuses, on all hosts, settings (JSON values by name) that differ between two hosts."""
         chiefs, *rest = self.gather("settings", dict(settings))
         for address, theirs in zip(self.addresses[1:], rest, strict=True):
             for name in [*chiefs, *(name for name in theirs if name not in chiefs)]:
@@ -318,7 +310,13 @@ class Hosts:
         for inbox in self._inbox.values():
             inbox.put(None)
         self._tell_end(ended.exit_code, str(ended))
-        _abort_sums(str(ended))
+        # TensorFlow's sums would otherwise wait for a lost host for ever.
+        if "tensorflow" in sys.modules:
+            from tensorflow.python.eager import context
+
+            with contextlib.suppress(Exception):  # There may be no sum, or no context yet.
+                # 14 is the code UNAVAILABLE.
+                context.context().abort_collective_ops(14, str(ended))
         last_sec = time.monotonic() + WRITE_SEC
         while not self._left.wait(GRACE_SEC):
             # Without the checkpoint in progress, all work since the previous one would be lost.
@@ -341,31 +339,17 @@ class Hosts:
 ONE_HOST = Hosts()
 
 
-def _abort_sums(reason: str) -> None:
-    """Makes TensorFlow's sums fail, which would otherwise wait for a lost host for ever."""
-    if "tensorflow" not in sys.modules:
-        return
-    from tensorflow.python.eager import context
-
-    with contextlib.suppress(Exception):  # There may be no sum, or no context yet.
-        context.context().abort_collective_ops(14, reason)  # 14 is the code UNAVAILABLE.
-
-
 def _has_sentence(error: BaseException) -> bool:
     return isinstance(error, UserError) or hasattr(error, "exit_code")
 
 
 def _packed(arrays: Mapping[str, Any]) -> bytes:
-    import numpy as np
-
     file = io.BytesIO()
     np.savez(file, **arrays)
     return file.getvalue()
 
 
 def _unpacked(data: bytes) -> dict[str, np.ndarray]:
-    import numpy as np
-
     with np.load(io.BytesIO(data), allow_pickle=False) as found:
         return dict(found)
 

@@ -9,14 +9,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from imageshards.errors import UserError
 from imageshards.index import COLUMN_OF, MAX_LIST_VALUES, MAX_TEXT_BYTES, extra_columns, read_index
 from imageshards.manifest import LABELS_FEATURE, SEVERAL
 from imageshards.text import class_sort_key, counted
-from trainer.dataset.spec import DatasetSpec, FeatureSpec, Split, find_feature
+from trainer.dataset.spec import DatasetSpec, FeatureSpec, Split, Subset, find_feature
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
 
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
@@ -95,9 +96,6 @@ def record_labels(
         UserError: The index is missing or damaged, or has labels that are no class. Or a filter is
             wrong, or compares a feature without a column in the index.
     """
-    # Opening a dataset does not need NumPy.
-    import numpy as np
-
     parsed = [parse_filter(text, dataset.features) for text in filters]
     column_of = columns_of(dataset)
     for one in parsed:
@@ -116,7 +114,13 @@ def record_labels(
     table = read_index(dataset.data, dataset.manifest, split.name, wanted, "data")
     keep = np.ones(table.num_rows, bool)
     for one in parsed:
-        keep &= _passes(one, dataset, table, column_of[one.feature])
+        column, dtype = column_of[one.feature], _DTYPES[dataset.features[one.feature].dtype]
+        # Null, a text that is too long for the index, becomes None, which equals no text.
+        values = table[column].to_numpy().astype(dtype)
+        # A condition on the label compares class ids.
+        if column == "label":
+            values = values - dataset.label_offset
+        keep &= np.asarray(OPERATORS[one.operator](values, np.array(one.value, dtype)), bool)
     if not dataset.has_classes:
         return keep, np.zeros(0, np.int64), np.zeros(0, np.int32)
     return keep, *_ids_of(dataset, table[label].combine_chunks())
@@ -124,7 +128,6 @@ def record_labels(
 
 def _ids_of(dataset: DatasetSpec, values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """Converts labels of the index to record numbers and class ids, without repetitions."""
-    import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -137,12 +140,10 @@ def _ids_of(dataset: DatasetSpec, values: pa.Array) -> tuple[np.ndarray, np.ndar
     else:
         ids = values.to_numpy() - first
     if ids.size and not 0 <= ids.min() <= ids.max() < count:
-        raise UserError(
-            argument="data",
-            received=f"{dataset.data!r}, whose index has labels from {ids.min() + first} to "
-            f"{ids.max() + first}",
-            expected=f"{count} classes from {first} on, as in its manifest.json",
-            remedy="copy the dataset again",
+        raise dataset.refused(
+            f"whose index has labels from {ids.min() + first} to {ids.max() + first}",
+            f"{count} classes from {first} on, as in its manifest.json",
+            "copy the dataset again",
         )
     if dataset.target == "labels":
         # A record and a class are one number, so that `unique` drops equal labels of a record.
@@ -150,14 +151,14 @@ def _ids_of(dataset: DatasetSpec, values: pa.Array) -> tuple[np.ndarray, np.ndar
     return records.astype(np.int64), ids.astype(np.int32)
 
 
-def column_numbers(dataset: DatasetSpec, split: Split, feature: str) -> np.ndarray | None:
-    """Reads a column of numbers for every record of `split`, float64 [records, k].
+def column_numbers(subset: Subset, feature: str) -> np.ndarray | None:
+    """Reads a column of numbers for every record of the split, float64 [records, k].
 
     A record without the value has NaN. None if the index does not have the column.
     """
-    import numpy as np
     import pyarrow.compute as pc
 
+    dataset, split = subset.dataset, subset.split
     column = columns_of(dataset).get(feature)
     if column is None:
         return None
@@ -215,15 +216,3 @@ def columns_of(dataset: DatasetSpec) -> dict[str, str]:
             # With several labels, the column `label` is a list.
             found[LABELS_FEATURE] = "label"
     return {name: column for name, column in found.items() if name in dataset.features}
-
-
-def _passes(one: Filter, dataset: DatasetSpec, table: pa.Table, column: str) -> np.ndarray:
-    import numpy as np
-
-    dtype = _DTYPES[dataset.features[one.feature].dtype]
-    # Null, a text that is too long for the index, becomes None, which equals no text.
-    values = table[column].to_numpy().astype(dtype)
-    # A condition on the label compares class ids.
-    if column == "label":
-        values = values - dataset.label_offset
-    return np.asarray(OPERATORS[one.operator](values, np.array(one.value, dtype)), bool)

@@ -35,11 +35,8 @@ def train_split(dataset: DatasetSpec, name: str | None) -> Split:
     split = _find(dataset, "train_split", name, TRAIN_NAMES)
     if split is None or not split.num_records:
         names = ", ".join(n for n, s in dataset.splits.items() if s.num_records) or "none"
-        raise UserError(
-            argument="data",
-            received=f"{dataset.data!r}, whose splits with records are {names}",
-            expected="one called train, or its name by " + Arg("train_split"),
-        )
+        expected = "one called train, or its name by " + Arg("train_split")
+        raise dataset.refused(f"whose splits with records are {names}", expected)
     return split
 
 
@@ -88,12 +85,11 @@ def check_shards(dataset: DatasetSpec, splits: Sequence[Split]) -> None:
     others = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
     found = "is missing" if size is None else f"has {size} bytes"
     name = os.path.basename(shard.path)
-    raise UserError(
-        argument="data",
-        received=f"{dataset.data!r}, whose shard {name}{others} {found}",
-        expected=f"{shard.num_bytes} bytes as in its manifest",
-        remedy="copy the dataset again, or "
-        f"{'describe it by imageshards adopt' if dataset.adopted else 'build it'} again",
+    made = "describe it by imageshards adopt" if dataset.adopted else "build it"
+    raise dataset.refused(
+        f"whose shard {name}{others} {found}",
+        f"{shard.num_bytes} bytes as in its manifest",
+        f"copy the dataset again, or {made} again",
     )
 
 

@@ -75,8 +75,7 @@ def facts_of(data: TrainingData | EvaluationData) -> dict[str, str]:
     found = {"records": f"{data.num_records:,}"}
     if not subset.classes or subset.dataset.outputs:
         found["target"] = described_target(subset.dataset)
-    height, width = inputs.size
-    found |= {"batch size": f"{data.batch_size:,}", "pictures": f"{height} x {width} pixels"}
+    found |= {"batch size": f"{data.batch_size:,}", "pictures": pixels(inputs.size)}
     if len(inputs.names) > 1:
         found["further inputs"] = ", ".join(inputs.names[1:])
     return found

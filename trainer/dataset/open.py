@@ -1,4 +1,4 @@
-"""Opens the data of a run, and checks all of it before TensorFlow is imported."""
+"""Opens the data of a run, and checks all of it, bounding boxes too, before TensorFlow's import."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ import os
 from collections.abc import Mapping, Sequence
 
 from imageshards import storage
-from imageshards.errors import Arg, UserError
-from imageshards.manifest import MANIFEST_NAME
+from imageshards.errors import Arg, Text, UserError
+from imageshards.index import MAX_TEXT_BYTES, read_index
+from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, BOX_LABEL_FEATURE, MANIFEST_NAME
 from imageshards.storage.concurrency import available_cores
+from imageshards.text import class_sort_key
+from imageshards.tfrecord import RecordError
 from trainer.config import ReadConfig
-from trainer.dataset.boxes import check_sides, wanted_boxes
+from trainer.dataset.index import columns_of
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.spec import (
     BOXES,
     IMAGE_INPUT,
+    Boxes,
     DatasetSpec,
     FeatureSpec,
     ModelCard,
@@ -170,20 +174,100 @@ def model_inputs(dataset: DatasetSpec, card: ModelCard) -> ModelInputs:
         found = dataset.features.get(name)
         if found != spec:
             has = f"as {found.dtype} {found.shape}" if found else "not at all"
-            raise UserError(
-                argument="data",
-                received=f"{dataset.data!r}, which has {name} {has}",
-                expected=f"{spec.dtype} {spec.shape}, which the model is fed with",
-            )
+            wants = f"{spec.dtype} {spec.shape}, which the model is fed with"
+            raise dataset.refused(f"which has {name} {has}", wants)
     features, wanted = check_inputs(dataset, card.inputs.names), card.inputs.boxes
     boxes = wanted and wanted_boxes(dataset, card.inputs.names, wanted.min_visibility)
     if boxes != wanted:
         has, wants = (some_names(one.classes if one else ()) or "of ids" for one in (boxes, wanted))
-        raise UserError(
-            argument="data",
-            received=f"{dataset.data!r}, whose boxes have the classes {has}",
-            expected=f"{wants}, which the model knows",
-        )
+        why = f"whose boxes have the classes {has}"
+        raise dataset.refused(why, f"{wants}, which the model knows")
     # The stored pictures have the dataset's sizes; decoding gives them the model's channels.
     image = dataclasses.replace(dataset.image, channels=card.inputs.image.channels)
     return dataclasses.replace(card.inputs, image=image, features=features)
+
+
+def check_sides(inputs: ModelInputs, augment: object) -> None:
+    """Refuses single sides of boxes as inputs if the pictures are cropped or flipped."""
+    sides = [name for name in inputs.features if name in BOX_FEATURES]
+    # Without augmentation, pictures are still cut if the model's pictures have another aspect.
+    own = None if inputs.image.varies else inputs.image.size
+    cuts = inputs.eval_crop < 1 or own is None or own[0] * inputs.size[1] != own[1] * inputs.size[0]
+    if not sides or (augment == "none" and not cuts):
+        return
+    why: Text = Arg("augment") + " moves"
+    if augment == "none":
+        why = Arg("image_size") + " or " + Arg("eval_crop") + " cuts"
+    raise UserError(
+        argument="inputs",
+        received=f"{sides[0]}, the side of a box, but " + why + " the pictures without the side",
+        expected=f"{BOXES}, which has all sides and labels, and follows the pixels",
+    )
+
+
+def wanted_boxes(dataset: DatasetSpec, names: Sequence[str], min_visibility: float) -> Boxes | None:
+    """Returns how boxes are read if they are an input or the target, else None.
+
+    Raises:
+        UserError: Boxes are both an input and the target, records have no boxes, or the name of a
+            class is too long for the index.
+    """
+    is_input, received = BOXES in names, ",".join(names)
+    is_target = any(one.target == "boxes" for one in dataset.targets)
+    if is_input and is_target:
+        raise UserError(
+            argument="inputs",
+            received=f"{received!r}, but {BOXES} is the target",
+            remedy=f"leave {BOXES} out",
+        )
+    if not is_input and not is_target:
+        return None
+    received = received if is_input else BOXES
+    lists = {n: s.dtype for n, s in dataset.features.items() if s.shape is None}
+    absent = [name for name in BOX_FEATURES if lists.get(name) != "float32"]
+    if absent:
+        raise UserError(
+            argument="inputs" if is_input else "target",
+            received=f"{received!r}, but records have no {absent[0]}, a list of floats",
+            expected=f"a dataset with {', '.join(BOX_FEATURES)}",
+            remedy="see 'Bounding boxes' in the guide of columns",
+        )
+    # Labels are the records' ids, else their texts, numbered over all splits, else 0.
+    if lists.get(BOX_LABEL_FEATURE) == "int64":
+        return Boxes(BOX_LABEL_FEATURE, (), min_visibility, is_input)
+    if lists.get(BOX_CLASS_FEATURE) == "string":
+        return Boxes(BOX_CLASS_FEATURE, _class_names(dataset), min_visibility, is_input)
+    return Boxes(None, (), min_visibility, is_input)
+
+
+def _class_names(dataset: DatasetSpec) -> tuple[str, ...]:
+    """Returns the classes of boxes in all splits, sorted."""
+    import pyarrow.compute as pc
+
+    from trainer.dataset.source import RecordSource
+
+    column = columns_of(dataset)[BOX_CLASS_FEATURE]
+    names: set[str | None] = set()
+    for split in dataset.splits.values():
+        table = read_index(dataset.data, dataset.manifest, split.name, [column], "data")
+        values = table[column].combine_chunks()
+        names.update(pc.unique(pc.list_flatten(values)).to_pylist())
+        # The index has null instead of a list that is too long; these records are read.
+        long = values.is_null().to_numpy(zero_copy_only=False).nonzero()[0].tolist()
+        if not long:
+            continue
+        source = RecordSource(dataset, split, [BOX_CLASS_FEATURE])
+
+        def texts(number: int, source: RecordSource = source) -> set[str]:
+            # Damaged records are left to the reader, which counts and names them.
+            with contextlib.suppress(RecordError):
+                found = source[number][BOX_CLASS_FEATURE].tolist()
+                return {text.decode("utf-8", "replace") for text in found}
+            return set()
+
+        names.update(*storage.map_concurrently(texts, long))
+    # A null inside a list is a name that is too long.
+    if None in names:
+        why = f"where a name in {BOX_CLASS_FEATURE} has more than {MAX_TEXT_BYTES} bytes"
+        raise dataset.refused(why, "shorter names", "build the dataset again")
+    return tuple(sorted(filter(None, names), key=class_sort_key))

@@ -1,14 +1,13 @@
-"""Parses batches of serialized records: the picture, the label, and a model's further inputs.
-
-Only making a parser imports TensorFlow, so that flags are checked first.
-"""
+"""Parses batches of serialized records: the picture, the label, and a model's further inputs."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import tensorflow as tf
 
 from imageshards.example import encode_example
 from imageshards.manifest import BOX_FEATURES
@@ -17,15 +16,11 @@ from trainer.dataset.spec import (
     BoxesOf,
     DatasetSpec,
     FeatureSpec,
-    Labels,
     ModelCard,
     ModelInputs,
     Specs,
     input_name,
 )
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +55,6 @@ def label_spec(
     Several targets have a dictionary by name, and no target has None. `num_outputs` is the number
     of the model's outputs for the first target.
     """
-    import tensorflow as tf
-
     if isinstance(target, DatasetSpec) and target.outputs:
         counts = [num_outputs, *(one.num_outputs for one in target.targets[1:])]
         named = zip(target.outputs.items(), counts, strict=True)
@@ -89,8 +82,6 @@ def batch_parser(
             padded and cut to `inputs.sequence_length`.
         with_picture: Whether the records have their pictures.
     """
-    import tensorflow as tf
-
     roles = [*[dataset.image_feature] * with_picture, *dataset.label_features]
     roles += [dataset.weight_feature] if dataset.weight_feature else []
     roles += box_features(inputs.boxes)
@@ -123,9 +114,14 @@ def batch_parser(
         if dataset.weight_feature:
             raw = tf.cast(values[dataset.weight_feature], "float32")
             weight = _checked(raw, tf.math.is_finite(raw) & (raw >= 0), ["A weight is wrong."])
+        labels = {
+            name: _labels(one, [values[feature] for feature in one.label_features], present)
+            for name, one in (dataset.outputs or {"": dataset}).items()
+            if one.label_features
+        }
         return Parsed(
             encoded,
-            _label(dataset, values, present),
+            labels if dataset.outputs else labels.get(""),
             weight,
             present,
             {input_name(name): batched(values[name]) for name in inputs.features},
@@ -137,8 +133,6 @@ def batch_parser(
 
 def _checked(values: tf.Tensor, good: tf.Tensor, said: Sequence[str | tf.Tensor]) -> tf.Tensor:
     """Returns `values`; the graph raises `tf.errors.InvalidArgumentError` if not all are `good`."""
-    import tensorflow as tf
-
     # The values depend on the check, so that it runs before their use. Eagerly it is None.
     check = tf.debugging.Assert(tf.reduce_all(good), said)
     with tf.control_dependencies([check] if check is not None else []):
@@ -154,8 +148,6 @@ def box_features(boxes: Boxes | None) -> list[str]:
 
 def _boxes(values: Mapping[str, tf.RaggedTensor], inputs: ModelInputs) -> BoxesOf | None:
     """Returns boxes and their labels for `Parsed`, padded with NaN and 0 behind the last box."""
-    import tensorflow as tf
-
     boxes = inputs.boxes
     if boxes is None:
         return None
@@ -180,26 +172,19 @@ def _boxes(values: Mapping[str, tf.RaggedTensor], inputs: ModelInputs) -> BoxesO
     }
 
 
-def _label(
-    dataset: DatasetSpec, values: Mapping[str, tf.Tensor | tf.RaggedTensor], present: tf.Tensor
-) -> Labels | None:
-    """Returns the target, or several targets by name, for `Parsed`."""
-    found = {
-        name: _labels(one, [values[feature] for feature in one.label_features], present)
-        for name, one in (dataset.outputs or {"": dataset}).items()
-        if one.label_features
-    }
-    return found if dataset.outputs else found.get("")
-
-
 def _labels(
     dataset: DatasetSpec, found: Sequence[tf.Tensor | tf.RaggedTensor], present: tf.Tensor
 ) -> tf.Tensor:
     """Converts the labels of records to the labels of `Parsed`; 0 if not `present`."""
-    import tensorflow as tf
-
     if dataset.hot_features:
-        return _hot_labels(dataset, found, present)
+        # Records store a 0 or 1 for each class.
+        columns = [tf.reshape(one, [tf.size(present), math.prod(one.shape[1:])]) for one in found]
+        hot = tf.concat([tf.cast(one, "float32") for one in columns], axis=1)
+        good = tf.equal(hot, 0) | tf.equal(hot, 1)
+        if dataset.target == "labels":
+            return _checked(hot, good, ["A label is neither 0 nor 1."])
+        good &= tf.equal(tf.reduce_sum(hot, 1), tf.cast(present, "float32"))[:, tf.newaxis]
+        return _checked(tf.argmax(hot, 1), good, ["A record has not one class."])
     (raw,) = found
     if dataset.target == "values":
         return _checked(raw, tf.math.is_finite(raw), ["A value is no number."])
@@ -211,23 +196,8 @@ def _labels(
     return tf.minimum(tf.math.unsorted_segment_sum(hot, raw.value_rowids(), raw.nrows()), 1.0)
 
 
-def _hot_labels(dataset: DatasetSpec, found: Sequence[tf.Tensor], present: tf.Tensor) -> tf.Tensor:
-    """Converts labels that records store as a 0 or 1 for each class, and checks them."""
-    import tensorflow as tf
-
-    columns = [tf.reshape(one, [tf.size(present), math.prod(one.shape[1:])]) for one in found]
-    hot = tf.concat([tf.cast(one, "float32") for one in columns], axis=1)
-    good = tf.equal(hot, 0) | tf.equal(hot, 1)
-    if dataset.target == "labels":
-        return _checked(hot, good, ["A label is neither 0 nor 1."])
-    good &= tf.equal(tf.reduce_sum(hot, 1), tf.cast(present, "float32"))[:, tf.newaxis]
-    return _checked(tf.argmax(hot, 1), good, ["A record has not one class."])
-
-
 def _class_ids(dataset: DatasetSpec, raw: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
     """Converts labels of records to class ids, int64, and checks them; 0 if not `present`."""
-    import tensorflow as tf
-
     known = dataset.label_values or (dataset.classes if raw.dtype == tf.string else ())
     count, first = len(dataset.classes), dataset.label_offset
     if known:
@@ -242,8 +212,6 @@ def _numbered(
     raw: tf.Tensor, known: Sequence[int | str], present: tf.Tensor | bool = True
 ) -> tf.Tensor:
     """Returns the places of values among the `known` values, int64; checks them if `present`."""
-    import tensorflow as tf
-
     same = tf.equal(raw[:, tf.newaxis], tf.constant(known, raw.dtype)[tf.newaxis, :])
     # `argmax` gives 0 for an unknown value, too, so the check must look for a match.
     is_known = tf.reduce_any(same, 1) | tf.logical_not(present)
@@ -252,8 +220,6 @@ def _numbered(
 
 def _empty_example(dataset: DatasetSpec, features: Mapping[str, FeatureSpec]) -> bytes:
     """Returns the record for a placeholder: zeros, a black picture, empty texts and lists."""
-    import tensorflow as tf
-
     empty = {"string": b"", "int64": 0, "float32": 0.0}
     values: dict[str, Any] = {
         name: [empty[spec.dtype]] * (0 if spec.shape is None else math.prod(spec.shape))

@@ -5,16 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from imageshards import storage
 from imageshards.index import read_shard_index
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from trainer.dataset.spec import DatasetSpec, Split
+from trainer.dataset.spec import DatasetSpec, Split
 
 # A piece is one seek and one read. The order of records depends on this number, so it is the same
 # on disks and in stores.
@@ -48,8 +45,6 @@ class Pieces:
 
         `shards` has the sizes of each shard's records, in bytes with their framing.
         """
-        import numpy as np
-
         found, first = [np.zeros((5, 0), np.int64)], 0
         for number, sizes in enumerate(shards):
             ends = np.cumsum(sizes)

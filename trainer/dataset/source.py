@@ -91,7 +91,6 @@ class RecordSource:
         return self._record(number % count)
 
     def _record(self, number: int) -> dict[str, Any]:
-        """Reads record `number`, from 0 to the last."""
         shard = int(np.searchsorted(self._firsts, number, "right")) - 1
         first, path = int(self._firsts[shard]), self._paths[shard]
         begin = int(self._ends[number - 1]) if number > first else 0

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
-from imageshards.errors import UserError
+from imageshards.errors import Text, UserError
 from imageshards.manifest import FILENAME_FEATURE, IMAGE_FEATURE, LABEL_FEATURE, Image, Manifest
 from imageshards.manifest import FeatureSpec as FeatureSpec
 from imageshards.page import number
@@ -253,6 +253,11 @@ class DatasetSpec:
     def num_outputs(self) -> int:
         """Number of a model's outputs: a logit for each class, or k values."""
         return len(self.classes) or math.prod(self.target_shape)
+
+    def refused(self, why: str, expected: Text = "", remedy: Text = "") -> UserError:
+        """Returns the error about the dataset; `why` follows its place."""
+        received = f"{self.data!r}, {why}"
+        return UserError(argument="data", received=received, expected=expected, remedy=remedy)
 
 
 class MeanStd(NamedTuple):

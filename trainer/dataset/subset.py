@@ -6,8 +6,10 @@ import dataclasses
 import difflib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from imageshards import storage
 from imageshards.errors import Arg, Text, UserError
@@ -24,10 +26,6 @@ from trainer.dataset.spec import (
     Subset,
     described_target,
 )
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 # Reading so many records from a store takes some seconds.
 MAX_SAMPLED = 1000
@@ -56,16 +54,19 @@ def select(
     # The manifest may count no classes; the index then has to be read to balance them.
     to_count = balance != "none" and subset.class_counts is None
     columns = [one.label_feature for one in dataset.targets if one.target == "values"]
-    numbers = {column: _numbers(subset, column) for column in columns}
-    missing = _missing(numbers.values())
-    if classes or filters or balance == "sampling" or to_count or missing is not None:
+    numbers = {column: column_numbers(subset, column) for column in columns}
+    # Which records miss a value, bool [records]; a single False if no values are known.
+    missing = np.logical_or.reduce(
+        [np.isnan(found).any(1) for found in numbers.values() if found is not None]
+    )
+    if classes or filters or balance == "sampling" or to_count or missing.any():
         subset = _chosen(subset, ids, missing)
     if split.num_records and not subset.num_records:
         raise _nothing_left(subset)
     for column, found in numbers.items():
         _check_numbers(subset, column, found, "target", -math.inf)
     if dataset.weight_feature is not None:
-        weights = _numbers(subset, dataset.weight_feature)
+        weights = column_numbers(subset, dataset.weight_feature)
         _check_numbers(subset, dataset.weight_feature, weights, "sample_weight", 0)
     if balance == "sampling" and subset.class_counts is not None:
         subset = _repeated(subset, subset.class_counts)
@@ -85,14 +86,12 @@ def mean_and_std(subset: Subset, target: DatasetSpec) -> MeanStd | None:
     Values that the index lacks, like lists of more than 16, are read from up to `MAX_SAMPLED`
     evenly spaced records.
     """
-    import numpy as np
-
     if target.target != "values":
         return None
     read = np.arange(subset.split.num_records)
     if subset.record_classes is not None:
         read = np.flatnonzero(subset.record_classes >= 0)
-    numbers = _numbers(subset, target.label_feature)
+    numbers = column_numbers(subset, target.label_feature)
     numbers = _sampled(subset, target, read) if numbers is None else numbers[read]
     if not len(numbers):
         return None
@@ -103,8 +102,6 @@ def mean_and_std(subset: Subset, target: DatasetSpec) -> MeanStd | None:
 
 def _sampled(subset: Subset, target: DatasetSpec, read: NDArray[np.int64]) -> NDArray[np.float64]:
     """Reads the values of some of the records `read`, float64 [n, k], without broken records."""
-    import numpy as np
-
     from trainer.dataset.source import RecordSource
 
     column, size = target.label_feature, target.num_outputs
@@ -123,14 +120,10 @@ def _sampled(subset: Subset, target: DatasetSpec, read: NDArray[np.int64]) -> ND
 
 
 def refuse_missing_inputs(subset: Subset, inputs: Mapping[str, FeatureSpec]) -> None:
-    """Refuses float inputs that are missing in a record of `subset`.
-
-    Raises:
-        UserError: The index has a record without the input, which would make the loss NaN.
-    """
+    """Refuses float inputs that a record of `subset` lacks, which would make the loss NaN."""
     for name, spec in inputs.items():
         if spec.dtype == "float32" and spec.shape is not None:
-            _check_numbers(subset, name, _numbers(subset, name), "inputs", -math.inf)
+            _check_numbers(subset, name, column_numbers(subset, name), "inputs", -math.inf)
 
 
 def _nothing_left(subset: Subset) -> UserError:
@@ -152,19 +145,13 @@ def _nothing_left(subset: Subset) -> UserError:
     )
 
 
-def _chosen(subset: Subset, ids: Sequence[int], missing: NDArray[np.bool_] | None) -> Subset:
-    """Returns `subset` with the classes of its records and their counts, as the index has them.
-
-    `missing` says which records have no target, see `_missing`.
-    """
-    # Opening a dataset does not need NumPy.
-    import numpy as np
-
+def _chosen(subset: Subset, ids: Sequence[int], missing: NDArray[np.bool_]) -> Subset:
+    """Returns `subset` with the classes of its records and their counts, as the index has them."""
     # The model's class for each class id of the dataset, -1 if the class is not read.
     table = np.full(len(subset.dataset.classes), -1, np.int32)
     table[list(ids)] = range(len(ids))
     passes, records, labels = record_labels(subset.dataset, subset.split, subset.filters)
-    missing = np.zeros(len(passes), bool) if missing is None else passes & missing
+    missing = passes & missing
     passes &= ~missing
     wanted = passes[records] & (table[labels] >= 0)
     records, labels = records[wanted], table[labels[wanted]]
@@ -213,13 +200,8 @@ def class_ids(subset: Subset, classes: Sequence[str]) -> tuple[int, ...]:
         remedy: Text = "leave them out by " + Arg("classes")
         if not subset.dataset.label_values and all(name.isdecimal() for name in unknown):
             remedy = "name them by " + Arg("class_names") + " of imageshards adopt"
-        raise UserError(
-            argument="data",
-            received=f"{subset.dataset.data!r}, whose classes {some_names(unknown)} are new to the "
-            "model",
-            expected=f"some of {some_names(classes)}",
-            remedy=remedy,
-        )
+        why = f"whose classes {some_names(unknown)} are new to the model"
+        raise subset.dataset.refused(why, f"some of {some_names(classes)}", remedy)
     return tuple(known[composed(name)] for name in subset.classes)
 
 
@@ -261,11 +243,11 @@ def some_names(names: Sequence[str], shown: Callable[[str], str] = str) -> str:
 def _repeated(subset: Subset, counts: tuple[int, ...]) -> Subset:
     empty = [name for name, n in zip(subset.classes, counts, strict=True) if not n]
     if empty:
-        missing = f"no record of {some_names(empty)} to repeat"
         remedy = "leave classes out by " + Arg("classes") + ", or use " + Arg("balance", "weights")
         raise UserError(
             argument="balance",
-            received=f"'sampling', but the split {subset.split.name} has {missing}",
+            received=f"'sampling', but the split {subset.split.name} has no record of "
+            f"{some_names(empty)} to repeat",
             expected="some of every class",
             remedy=remedy,
         )
@@ -292,19 +274,6 @@ def _check_kind(dataset: DatasetSpec, classes: Sequence[str] | None, balance: st
         )
 
 
-def _numbers(subset: Subset, column: str) -> NDArray[np.float64] | None:
-    return column_numbers(subset.dataset, subset.split, column)
-
-
-def _missing(columns: Iterable[NDArray[np.float64] | None]) -> NDArray[np.bool_] | None:
-    """Returns which records miss a value, bool [records]; None if no missing value is known."""
-    import numpy as np
-
-    found = [np.isnan(numbers).any(1) for numbers in columns if numbers is not None]
-    missing = np.logical_or.reduce(found) if found else np.zeros(0, bool)
-    return missing if missing.any() else None
-
-
 def _check_numbers(
     subset: Subset, column: str, numbers: NDArray[np.float64] | None, argument: str, least: float
 ) -> None:
@@ -312,8 +281,6 @@ def _check_numbers(
 
     `numbers` are float64 [records, k], or None if the index does not have them.
     """
-    import numpy as np
-
     if numbers is None:
         return
     wrong = ~(np.isfinite(numbers) & (numbers >= least)).all(1)

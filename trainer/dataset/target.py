@@ -77,8 +77,14 @@ def with_target(
     values = () if kind == "values" else distinct_values(dataset, column)
     if asked_kind is None and _is_whole_number(dataset, column):
         _refuse_quantity(dataset, column, values)
-    if kind != "values":
-        _warn_of_unique_values(dataset, column, values)
+    num_records = sum(split.num_records for split in dataset.splits.values())
+    if kind != "values" and len(values) >= max(_FEW_VALUES, 0.9 * num_records):
+        warnings.warn(
+            f"the target {column!r} has {len(values):,} different values in {num_records:,} "
+            "records, and each is a class; expected a column of classes: a file name or a number "
+            "that counts is none (a quantity is declared by --columns NAME:float)",
+            stacklevel=2,
+        )
     return dataclasses.replace(
         dataset,
         classes=tuple(map(str, values)),
@@ -151,11 +157,8 @@ def with_target_of(dataset: DatasetSpec, card: ModelCard) -> DatasetSpec:
     found = with_target(dataset, card.column, kind)
     if (found.target, found.target_shape) == (card.target, card.target_shape):
         return found
-    raise UserError(
-        argument="data",
-        received=f"{dataset.data!r}, where {found.label_feature} is {describe(found)}",
-        expected=f"{describe(card)}, which the model finds",
-    )
+    why = f"where {found.label_feature} is {describe(found)}"
+    raise dataset.refused(why, f"{describe(card)}, which the model finds")
 
 
 def _is_whole_number(dataset: DatasetSpec, column: str) -> bool:
@@ -220,7 +223,6 @@ def _checked_kind(dataset: DatasetSpec, column: str) -> str:
 
 
 def _possible(dataset: DatasetSpec) -> str:
-    """Returns the columns that can be a target, for people."""
     names = [
         name
         for name, spec in dataset.features.items()
@@ -232,25 +234,8 @@ def _possible(dataset: DatasetSpec) -> str:
     return ", ".join(names) or f"its columns, of which it has none{again}"
 
 
-def _warn_of_unique_values(
-    dataset: DatasetSpec, column: str, values: tuple[int, ...] | tuple[str, ...]
-) -> None:
-    num_records = sum(split.num_records for split in dataset.splits.values())
-    if len(values) >= max(_FEW_VALUES, 0.9 * num_records):
-        warnings.warn(
-            f"the target {column!r} has {len(values):,} different values in {num_records:,} "
-            "records, and each is a class; expected a column of classes: a file name or a number "
-            "that counts is none (a quantity is declared by --columns NAME:float)",
-            stacklevel=3,
-        )
-
-
 def with_sample_weight(dataset: DatasetSpec, column: str | None) -> DatasetSpec:
-    """Returns the dataset with the weights of its records in a column.
-
-    Raises:
-        UserError: The column does not exist, or is not a single number for each record.
-    """
+    """Returns the dataset with weights in a column; refuses all but a number for each record."""
     if column is None:
         return dataset
     spec = find_feature(column, dataset.features, "sample_weight")

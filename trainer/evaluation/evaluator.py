@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -10,16 +10,13 @@ import numpy as np
 import tensorflow as tf
 from keras.callbacks import CallbackList
 
-from imageshards.errors import UserError
 from imageshards.progress import with_progress
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.config import OptimizerConfig
 from trainer.dataset.spec import Batch, MeanStd, Subset, input_of
 from trainer.dataset.subset import class_ids
-from trainer.evaluation.classes import ClassEvaluation
 from trainer.evaluation.evaluation import Collector, Evaluation
-from trainer.evaluation.labels import LabelsEvaluation
-from trainer.evaluation.values import ValuesEvaluation
+from trainer.evaluation.kinds import KINDS
 from trainer.models.metrics import further_metrics
 from trainer.models.optimizer import make_loss
 from trainer.models.step import Step, logs_of_hosts, make_test_step
@@ -29,12 +26,6 @@ from trainer.reader.broken_records import BrokenRecords
 from trainer.reader.order import evaluation_order, without_copies
 from trainer.reader.stream import distributed, next_batch
 from trainer.reader.unreadable import explain
-
-KINDS: Mapping[str, type[Evaluation]] = {
-    "class": ClassEvaluation,
-    "labels": LabelsEvaluation,
-    "values": ValuesEvaluation,
-}
 
 
 class Evaluator:
@@ -108,7 +99,14 @@ class Evaluator:
             batches = with_progress(batches, self._data.steps, "batches", "evaluating")
         with memory_errors(self._data.batch_size):
             if self._own_step:
-                logs = self._take_own_steps(batches, callbacks or CallbackList())
+                callbacks = callbacks or CallbackList()
+                self._model.reset_metrics()
+                # The last logs sum up the pass.
+                logs: dict[str, tf.Tensor] = {}
+                for number, batch in enumerate(batches):
+                    callbacks.on_test_batch_begin(number)
+                    logs = self._step(batch)
+                    callbacks.on_test_batch_end(number, logs)
             else:
                 collector = self._measure_examples(batches)
         self._broken.merge(self._hosts.gather("evaluation", self._broken.as_json()))
@@ -156,21 +154,13 @@ class Evaluator:
             try:
                 batch = next_batch(iterator)
             except tf.errors.OpError as e:
-                raise self._explain(e, number) from e
+                # The batch that cannot be read has the suspects, of which the error names one.
+                subset, begin = without_copies(data.subset), number * data.batch_size
+                end = min(begin + data.batch_size, subset.num_records)
+                suspects = evaluation_order(subset, data.batch_size).records_at(begin, end)
+                raise explain(e, subset, suspects, data.model_inputs) from e
             broken.count(data.subset.split.name, number + 1)
             yield batch
-
-    def _take_own_steps(
-        self, batches: Iterable[Batch], callbacks: CallbackList
-    ) -> dict[str, tf.Tensor]:
-        """Runs the model's own step on each batch; returns the last logs, which sum up the pass."""
-        self._model.reset_metrics()
-        logs: dict[str, tf.Tensor] = {}
-        for number, batch in enumerate(batches):
-            callbacks.on_test_batch_begin(number)
-            logs = self._step(batch)
-            callbacks.on_test_batch_end(number, logs)
-        return logs
 
     def _measure_examples(self, batches: Iterable[Batch]) -> Collector:
         """Runs the step of `_make_step` on each batch; collects the results on the host."""
@@ -195,10 +185,3 @@ class Evaluator:
             )
             for name, values in measured.items()
         }
-
-    def _explain(self, error: tf.errors.OpError, batch: int) -> UserError:
-        """Returns the error for a batch that could not be read, which names the record."""
-        data, subset = self._data, without_copies(self._data.subset)
-        begin, order = batch * data.batch_size, evaluation_order(subset, data.batch_size)
-        suspects = order.records_at(begin, min(begin + data.batch_size, subset.num_records))
-        return explain(error, subset, suspects, data.model_inputs)

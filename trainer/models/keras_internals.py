@@ -156,7 +156,6 @@ def check_weights(
 
 
 def _sum_of_bits(variable: tf.Variable) -> tf.Tensor:
-    """Sums the bits of a variable as integers."""
     # Integers sum exactly, in any order in which a device adds them; floats do not.
     kinds = {2: tf.int16, 4: tf.int32, 8: tf.int64}
     bits = tf.bitcast(variable, kinds[variable.dtype.size])

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
+import tensorflow as tf
 from keras import ops
 
 from imageshards.errors import Arg, UserError
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 # For each kind of target: common names of metrics → Keras's class and its arguments.
 _SHORT: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
@@ -160,7 +158,6 @@ def _make(name: str, num_outputs: int, target: str) -> keras.metrics.Metric:
 
 
 def _fits(kind: type, target: str) -> bool:
-    """Returns whether a metric of Keras makes sense for a kind of target."""
     if kind is keras.metrics.Accuracy:
         # It compares ids, but the model gives probabilities.
         return False

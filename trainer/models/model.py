@@ -23,11 +23,16 @@ from trainer.dataset.spec import (
     model_input,
 )
 from trainer.models import user_model
-from trainer.models.applications import IMAGENET, application_logits, application_names, preprocess
 from trainer.models.keras_internals import layers_of
 from trainer.models.metrics import make_metrics
 from trainer.models.optimizer import exempt_from_decay, make_loss, make_optimizer
-from trainer.models.pretrained import load_weights
+from trainer.models.pretrained import (
+    IMAGENET,
+    application_logits,
+    application_names,
+    load_weights,
+    preprocess,
+)
 from trainer.models.strategy import separate_replicas
 
 CNN = "cnn"
@@ -118,25 +123,22 @@ def build_model(
             model = logits
         else:
             # The loss needs full precision, also under mixed precision.
-            logits = _last_layer(mean_std)(logits)
+            last = keras.layers.Activation("linear", dtype="float32", name="logits")
+            if mean_std is not None:
+                last = keras.layers.Rescaling(
+                    list(mean_std.std), list(mean_std.mean), dtype="float32", name="target_unit"
+                )
             own_name = re.sub(r"\W+", "_", name.partition(":")[2] or name).strip("_")
-            model = keras.Model(model_input(tensors), logits, name=own_name)
-            if sync_batchnorm:
-                _synchronise(model)
+            model = keras.Model(model_input(tensors), last(logits), name=own_name)
+            norms = (x for x in layers_of(model) if isinstance(x, keras.layers.BatchNormalization))
+            for norm in norms if sync_batchnorm else ():
+                norm.synchronized = True
     separate_replicas(model)
     if weights == IMAGENET:
         print(f"weights  {weights}, as Keras publishes them: all but the head, which is random")
     elif weights:
         print(load_weights(model, weights, outputs), flush=True)
     return model
-
-
-def _last_layer(mean_std: MeanStd | None) -> keras.layers.Layer:
-    """Returns the layer that makes outputs float32, in the unit of the target."""
-    if mean_std is None:
-        return keras.layers.Activation("linear", dtype="float32", name="logits")
-    scale, offset = list(mean_std.std), list(mean_std.mean)
-    return keras.layers.Rescaling(scale, offset, dtype="float32", name="target_unit")
 
 
 def compile_model(
@@ -304,13 +306,6 @@ def _cnn(x: keras.KerasTensor, num_outputs: int) -> keras.KerasTensor:
     mean = keras.layers.GlobalAveragePooling2D()(x)
     peak = keras.layers.GlobalMaxPooling2D()(x)
     return keras.layers.Dense(num_outputs)(keras.layers.Concatenate()([mean, peak]))
-
-
-def _synchronise(model: keras.Model) -> None:
-    """Lets every batch normalisation compute its statistics over the global batch."""
-    for layer in layers_of(model):
-        if isinstance(layer, keras.layers.BatchNormalization):
-            layer.synchronized = True
 
 
 def _bare(name: str) -> str:

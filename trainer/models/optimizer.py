@@ -184,13 +184,12 @@ def make_optimizer(
 
     Weight decay is decoupled: every step takes learning rate · `weight_decay` · weight off.
     """
+    several = config.accumulate_steps if config.accumulate_steps > 1 else None
     options: dict[str, Any] = {
         "learning_rate": make_schedule(config, batch_size, total_steps),
         "weight_decay": config.weight_decay or None,
         "global_clipnorm": config.clipnorm,
-        "gradient_accumulation_steps": config.accumulate_steps
-        if config.accumulate_steps > 1
-        else None,
+        "gradient_accumulation_steps": several,
     }
     if config.ema:
         # Keras updates the average after every batch, also if several batches make one step.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -175,7 +176,13 @@ def logs_of_hosts(
     """
     found = model._get_metrics_result_or_logs(logs) if logs else model.get_metrics_result()
     if found is logs and model.distribute_strategy.num_replicas_in_sync > 1:
-        found = logs | _exact(model, logs)
+        # `logs` has means over replicas, which are wrong if a replica had fewer records. A metric
+        # that the step of a user has updated and returned gives the right result.
+        for metric in model.metrics:
+            if any(np.any(keras.ops.convert_to_numpy(value)) for value in metric.variables):
+                result = metric.result()
+                exact = result if isinstance(result, dict) else {metric.name: result}
+                found = found | {name: one for name, one in exact.items() if name in logs}
     mine = {name: keras.ops.convert_to_numpy(one).tolist() for name, one in found.items()}
     of_hosts = gather("logs", mine)
     # The mean is float32, as TensorFlow's over replicas: hosts and replicas give the same bits.
@@ -183,21 +190,6 @@ def logs_of_hosts(
         name: np.mean([one[name] for one in of_hosts], 0, dtype=np.float32).tolist()
         for name in mine
     }
-
-
-def _exact(model: keras.Model, logs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Returns the results of the metrics that a user's step has updated and returned."""
-    # `logs` has means over replicas, which are wrong if a replica had fewer records.
-    found: dict[str, tf.Tensor] = {}
-    for metric in model.metrics:
-        if any(np.any(keras.ops.convert_to_numpy(variable)) for variable in metric.variables):
-            result = metric.result()
-            found |= result if isinstance(result, dict) else {metric.name: result}
-    return {name: result for name, result in found.items() if name in logs}
-
-
-def _as_keras(model: keras.Model, batch: Batch) -> Data:
-    return preprocessed(model, input_of(batch), batch.get("label"), batch.get("weight"))
 
 
 def preprocessed(
@@ -274,40 +266,33 @@ def _make_step(
     drops_absent: bool = False,
 ) -> Step:
     def on_replica(batch: Batch) -> dict[str, tf.Tensor]:
-        batch = prepare(batch)
-        if not drops_absent:
-            return compute(_as_keras(model, batch))
-        batch, has_records = _without_absent(batch)
-        # A share without records still runs a step, so the metrics are put back after it.
-        metrics = [variable.value for variable in model.metrics_variables]
+        batch, metrics = prepare(batch), []
+        if drops_absent:
+            # Keras's losses divide by the number of rows and its `metrics` ignore weights, so rows
+            # of weight 0 would count. A share without records keeps its first row, of weight 0:
+            # layers fail on an empty batch or make NaN of it, and all replicas have to take part in
+            # sums over replicas.
+            present = batch["present"]
+            has_records = tf.reduce_any(present)
+            is_first = tf.equal(tf.range(tf.size(present)), 0)
+            kept = tf.logical_or(present, tf.logical_and(is_first, tf.logical_not(has_records)))
+            batch = tf.nest.map_structure(functools.partial(tf.boolean_mask, mask=kept), batch)
+            # A share without records still runs a step, so the metrics are put back after it.
+            metrics = [variable.value for variable in model.metrics_variables]
         before = [tf.identity(metric) for metric in metrics]
-        logs = compute(_as_keras(model, batch))
+        label, weight = batch.get("label"), batch.get("weight")
+        logs = compute(preprocessed(model, input_of(batch), label, weight))
         for metric, value in zip(metrics, before, strict=True):
             metric.assign(tf.where(has_records, metric, value))
         return logs
 
     def step(batch: Batch) -> dict[str, tf.Tensor]:
         logs = strategy.run(on_replica, args=(batch,))
-        return {name: _mean(strategy.experimental_local_results(v)) for name, v in logs.items()}
+        local = {name: strategy.experimental_local_results(one) for name, one in logs.items()}
+        return {name: v[0] if len(v) == 1 else sum(v) / len(v) for name, v in local.items()}
 
     if model.run_eagerly:
         return step
     # `reduce_retracing`: padded sequences change their length from batch to batch. As in Keras's
     # loop, autograph converts nothing, as it would take longer than tracing.
     return tf.function(step, autograph=False, reduce_retracing=True)
-
-
-def _without_absent(batch: Batch) -> tuple[Batch, tf.Tensor]:
-    """Drops the rows of a replica's share without a record, and says whether any row has one."""
-    # Keras's losses divide by the number of rows and its `metrics` ignore weights, so rows of
-    # weight 0 would count. A share without records keeps its first row, of weight 0: layers fail on
-    # an empty batch or make NaN of it, and all replicas have to take part in sums over replicas.
-    present = batch["present"]
-    has_records = tf.reduce_any(present)
-    is_first = tf.equal(tf.range(tf.size(present)), 0)
-    kept = tf.logical_or(present, tf.logical_and(is_first, tf.logical_not(has_records)))
-    return tf.nest.map_structure(lambda rows: tf.boolean_mask(rows, kept), batch), has_records
-
-
-def _mean(values: tuple[tf.Tensor, ...]) -> tf.Tensor:
-    return values[0] if len(values) == 1 else sum(values) / len(values)

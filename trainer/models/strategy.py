@@ -68,7 +68,10 @@ def make_strategy(
         )
     note_missed_gpus()
     if count < len(gpus):
-        _hide_others(gpus[:count])
+        # TensorFlow would take nearly all memory of the other GPUs, too. If it has started, it has
+        # taken the memory already.
+        with contextlib.suppress(RuntimeError):
+            tf.config.set_visible_devices(gpus[:count], "GPU")
     if hosts.count > 1:
         return _multi_worker(count, len(gpus), hosts)
     # The default strategy does the same for one replica, without the cost of mirroring.
@@ -84,17 +87,13 @@ def shared_strategy(replicas: int | None, batch_size: int) -> tf.distribute.Stra
     """Returns the strategy of a function that people may call several times in their program.
 
     This is the strategy in whose scope the caller is, unless `replicas` are given; otherwise the
-    result of `make_strategy`, which is made once for each number of replicas.
-
-    Raises:
-        UserError: As in `make_strategy`.
+    result of `make_strategy`, which is made once for each number of replicas, with its errors.
     """
     if replicas is None and tf.distribute.has_strategy():
         strategy = tf.distribute.get_strategy()
     else:
-        if replicas not in _shared:
-            _shared[replicas] = make_strategy(replicas, batch_size)
-        strategy = _shared[replicas]
+        strategy = _shared.get(replicas) or make_strategy(replicas, batch_size)
+        _shared[replicas] = strategy
     if batch_size % strategy.num_replicas_in_sync:
         raise uneven_batch(batch_size, strategy.num_replicas_in_sync)
     return strategy
@@ -234,13 +233,6 @@ def _multi_worker(count: int, gpus: int, hosts: Hosts) -> tf.distribute.Strategy
     )
     # The port that this opens was free when the hosts met.
     return tf.distribute.MultiWorkerMirroredStrategy(resolver)
-
-
-def _hide_others(gpus: list[tf.config.PhysicalDevice]) -> None:
-    """Hides all other GPUs from TensorFlow, which would take nearly all of their memory."""
-    # If TensorFlow has started, it has taken the memory already.
-    with contextlib.suppress(RuntimeError):
-        tf.config.set_visible_devices(gpus, "GPU")
 
 
 def _split_cpu(count: int) -> None:

@@ -60,7 +60,11 @@ class Columns(tf.Module):
         made_here = {*self._transformed, *PICTURE_FACTS}
         self.given = tuple(name for name in inputs.features if name not in made_here)
         for name in sorted(self._needed):
-            self.signature[input_name(name)] = _dense_spec(self._raw[name], input_name(name))
+            raw = self._raw[name]
+            rest = (None,) if isinstance(raw, tf.SparseTensorSpec) else raw.shape[1:]
+            self.signature[input_name(name)] = tf.TensorSpec(
+                (None, *rest), raw.dtype, input_name(name)
+            )
         for name in self.given:
             spec = inputs.features[name]
             sides = (None,) if spec.shape is None else spec.shape
@@ -88,15 +92,21 @@ class Columns(tf.Module):
         }
         if self._loaded is not None and self._transformed:
             # The graph takes all columns of the dataset; columns without effect are empty.
-            raw = {
-                name: _as_raw(columns[input_name(name)], spec)
-                if name in self._needed
-                else _empty(spec, batch)
-                for name, spec in self._raw.items()
-            }
+            raw = {}
+            for name, spec in self._raw.items():
+                if name in self._needed:
+                    raw[name] = _as_raw(columns[input_name(name)], spec)
+                    continue
+                is_list = isinstance(spec, tf.SparseTensorSpec)
+                shape = tf.stack([batch, *([0] if is_list else spec.shape[1:].as_list())])
+                raw[name] = _as_raw(tf.fill(shape, _zero(spec.dtype)), spec)
             made = self._loaded.transform_fn(raw)
             features |= {name: made[name] for name in self._transformed}
-        features |= _facts(records, [n for n in self._inputs.features if n in PICTURE_FACTS])
+        if self.reads_picture:
+            # A record's picture has the size that the builder wrote beside it.
+            shapes = tf.map_fn(tf.io.extract_jpeg_shape, records, fn_output_signature=tf.int32)
+            shapes = tf.ensure_shape(tf.cast(shapes, tf.int64), (None, 3))
+            features |= {name: shapes[:, i] for i, name in enumerate(PICTURE_FACTS)}
         return {
             input_name(name): _as_input(features[name], spec, self._inputs)
             for name, spec in self._inputs.features.items()
@@ -136,11 +146,6 @@ def _needed(function: tf.types.experimental.ConcreteFunction, outputs: Iterable[
     }
 
 
-def _dense_spec(spec: tf.TensorSpec | tf.SparseTensorSpec, name: str) -> tf.TensorSpec:
-    shape = (None, None) if isinstance(spec, tf.SparseTensorSpec) else (None, *spec.shape[1:])
-    return tf.TensorSpec(shape, spec.dtype, name)
-
-
 def _as_raw(
     column: tf.Tensor, spec: tf.TensorSpec | tf.SparseTensorSpec
 ) -> tf.Tensor | tf.SparseTensor:
@@ -150,25 +155,8 @@ def _as_raw(
     return tf.RaggedTensor.from_tensor(column, padding=_zero(spec.dtype)).to_sparse()
 
 
-def _empty(
-    spec: tf.TensorSpec | tf.SparseTensorSpec, batch: tf.Tensor
-) -> tf.Tensor | tf.SparseTensor:
-    """Returns an empty column for the transform."""
-    sides = [0] if isinstance(spec, tf.SparseTensorSpec) else spec.shape[1:].as_list()
-    return _as_raw(tf.fill(tf.stack([batch, *sides]), _zero(spec.dtype)), spec)
-
-
 def _zero(dtype: tf.DType) -> tf.Tensor:
     return tf.constant("" if dtype == tf.string else 0, dtype)
-
-
-def _facts(records: tf.Tensor, names: list[str]) -> dict[str, tf.Tensor]:
-    if not names:
-        return {}
-    # A record's picture has the size that the builder wrote beside it.
-    shapes = tf.map_fn(tf.io.extract_jpeg_shape, records, fn_output_signature=tf.int32)
-    shapes = tf.ensure_shape(tf.cast(shapes, tf.int64), (None, 3))
-    return {name: shapes[:, PICTURE_FACTS.index(name)] for name in names}
 
 
 def _as_input(

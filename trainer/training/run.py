@@ -24,8 +24,7 @@ from trainer.models.keras_internals import check_keras
 from trainer.models.metrics import ALWAYS
 from trainer.reader import pipeline
 from trainer.reader.batches import EvaluationData, TrainingData
-from trainer.report.page import write_report
-from trainer.report.sections import target_fact
+from trainer.report.page import target_fact, write_report
 from trainer.serving.model_file import BEST_MODEL_FILE, MODEL_FILE, save_model
 from trainer.training import summary
 from trainer.training.callbacks import MetricsFile, NaNGuard, Progress, WaitingTime

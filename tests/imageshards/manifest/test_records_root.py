@@ -14,7 +14,7 @@ from imageshards.manifest.records_root import check_folders, common_root
 from tests.support.dataset_factory import Dataset
 from tests.support.errors import refused
 from tests.support.manifests import blank, shards_of, write_manifest
-from trainer.commands.flags import parse_config
+from trainer.commands import parse_config
 from trainer.dataset.open import open_dataset
 
 

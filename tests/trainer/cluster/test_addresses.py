@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from tests.support.errors import refused
-from trainer.cluster.addresses import Cluster, find_cluster
+from trainer.cluster.rendezvous import Cluster, find_cluster
 
 ABC = ("a:1", "b:2", "c:3")
 

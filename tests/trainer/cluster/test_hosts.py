@@ -21,9 +21,8 @@ from imageshards.errors import UserError
 from tests.support.cluster import free_addresses
 from tests.support.commands import wait_until
 from trainer.cluster import connection, hosts
-from trainer.cluster.addresses import Cluster
 from trainer.cluster.hosts import EXIT_LOST, Ended, Hosts
-from trainer.cluster.rendezvous import joined
+from trainer.cluster.rendezvous import Cluster, joined
 from trainer.training.checkpoint import Checkpoints, RunState
 
 pytestmark = pytest.mark.process

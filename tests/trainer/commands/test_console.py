@@ -1,6 +1,6 @@
 import signal
 
-from trainer.commands import console
+from trainer.commands import run
 
 
 def test_error_caused_by_ctrl_c_becomes_keyboard_interrupt(capsys):
@@ -12,6 +12,6 @@ def test_error_caused_by_ctrl_c_becomes_keyboard_interrupt(capsys):
         return 0
 
     before = signal.getsignal(signal.SIGINT)
-    assert console.run("program", pressed, "stopped halfway") == 130
+    assert run("program", pressed, "stopped halfway") == 130
     assert capsys.readouterr().err == "program: stopped halfway.\n"
     assert signal.getsignal(signal.SIGINT) is before

@@ -11,8 +11,8 @@ from tests.support.manifests import blank
 from tests.support.trainer_data import CLASSES
 from trainer.dataset.spec import DatasetSpec, ImageSpec, ModelInputs, ReadOptions, Split, Subset
 from trainer.dataset.subset import class_ids
-from trainer.evaluation.classes import ClassEvaluation
 from trainer.evaluation.evaluator import Evaluator
+from trainer.evaluation.kinds import ClassEvaluation
 from trainer.reader import pipeline
 from trainer.reader.batches import EvaluationData
 from trainer.reader.broken_records import BrokenRecords

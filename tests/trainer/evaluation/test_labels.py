@@ -11,8 +11,8 @@ from trainer.cluster.hosts import Hosts
 
 pytest.importorskip("tensorflow")
 
-from trainer.evaluation import labels
-from trainer.evaluation.labels import LabelsEvaluation, average_precision
+from trainer.evaluation import kinds
+from trainer.evaluation.kinds import LabelsEvaluation, average_precision
 
 NAMES = ("cat", "dog", "cow")
 LABEL = [[1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 0, 0]]
@@ -71,7 +71,7 @@ def test_too_many_logits_are_counted_in_bins_and_figures_say_so(monkeypatch):
     logits[:4] = np.array([[40, 20, -20], [-40, 15.99, 0], [1, 1, 1], [-0.01, 16, -16]])
     exact = evaluation_of(LabelsEvaluation, label, logits, *NAMES)
     assert exact.estimate is None and exact.binned.size == 0
-    monkeypatch.setattr(labels, "MAX_LOGITS", 119)
+    monkeypatch.setattr(kinds, "MAX_LOGITS", 119)
     found = evaluation_of(LabelsEvaluation, label, logits, *NAMES)
     assert (found.label, found.logits) == (None, None)
     bins = found.binned.shape[2]
@@ -89,9 +89,9 @@ def test_too_many_logits_are_counted_in_bins_and_figures_say_so(monkeypatch):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("max_logits", [labels.MAX_LOGITS, 30], ids=["exact", "estimate"])
+@pytest.mark.parametrize("max_logits", [kinds.MAX_LOGITS, 30], ids=["exact", "estimate"])
 def test_two_hosts_measure_the_same_as_one(monkeypatch, max_logits):
-    monkeypatch.setattr(labels, "MAX_LOGITS", max_logits)
+    monkeypatch.setattr(kinds, "MAX_LOGITS", max_logits)
     rng = np.random.default_rng(8)
     label, logits = rng.integers(0, 2, (15, 3)), rng.normal(-1, 6, (15, 3))
     expected = evaluation_of(LabelsEvaluation, label[:14], logits[:14], *NAMES)
@@ -102,7 +102,7 @@ def test_two_hosts_measure_the_same_as_one(monkeypatch, max_logits):
     rows["weight"] = np.append(np.ones(14), 0)
 
     def body(hosts: Hosts) -> Any:
-        collector = labels.LabelsCollector(LabelsEvaluation, NAMES, 15)
+        collector = kinds.LabelsCollector(LabelsEvaluation, NAMES, 15)
         for begin in range(3 * hosts.index, 15, 6):
             own = slice(begin, begin + 3)
             collector.add({name: values[own] for name, values in rows.items()})

@@ -6,7 +6,7 @@ from tests.support.evaluations import evaluation_of
 pytest.importorskip("tensorflow")
 
 from trainer.evaluation.evaluation import MAX_SHOWN
-from trainer.evaluation.values import ValuesCollector, ValuesEvaluation
+from trainer.evaluation.kinds import ValuesCollector, ValuesEvaluation
 
 
 def test_figures_by_hand() -> None:

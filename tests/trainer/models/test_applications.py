@@ -9,8 +9,7 @@ from tests.support.errors import refused
 from tests.support.published_weights import publish
 from trainer.dataset.spec import ImageSpec, ModelInputs
 from trainer.models import model
-from trainer.models.applications import IMAGENET, application_names, preprocess
-from trainer.models.pretrained import load_weights
+from trainer.models.pretrained import IMAGENET, application_names, load_weights, preprocess
 
 RGB = ImageSpec((32, 32), False, 3, (0.5, 0.4, 0.3), (0.25, 0.2, 0.1))
 PIXELS = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), np.uint8)

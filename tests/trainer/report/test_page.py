@@ -17,14 +17,20 @@ from tests.support.html_page import Page
 from tests.support.trainer_data import CLASSES, edit_manifest, make_dataset
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.spec import Subset
-from trainer.report import sections
-from trainer.report.page import look_up, page_of, write_report
+from trainer.report.page import (
+    MAX_MATRIX,
+    best_epoch,
+    confusion,
+    curves,
+    look_up,
+    page_of,
+    write_report,
+)
 
 pytest.importorskip("tensorflow")
 
-from trainer.evaluation.classes import ClassEvaluation
 from trainer.evaluation.evaluation import MAX_SHOWN, Evaluation, plain
-from trainer.evaluation.values import ValuesEvaluation
+from trainer.evaluation.kinds import ClassEvaluation, ValuesEvaluation
 
 LABEL = [0, 0, 0, 1, 1, 2, 2, 2, 2, 0]
 PREDICTED = [0, 1, 1, 1, 0, 2, 2, 0, 1, 2]
@@ -135,11 +141,11 @@ def test_names_cannot_break_the_page() -> None:
 
 
 def test_with_many_classes_the_confusions_are_listed_in_place_of_a_matrix() -> None:
-    few = sections.confusion(classified([0, 0, 1], [1, 0, 1]))
+    few = confusion(classified([0, 0, 1], [1, 0, 1]))
     assert few["matrix"] == [[1, 1, 0], [0, 1, 0], [0, 0, 0]]
-    names = tuple(f"class {i}" for i in range(sections.MAX_MATRIX + 1))
+    names = tuple(f"class {i}" for i in range(MAX_MATRIX + 1))
     many = classified([7, 7, 5], [3, 3, 5], names)
-    assert sections.confusion(many)["matrix"] is None
+    assert confusion(many)["matrix"] is None
     assert "All confusions, the most frequent first" in rendered([], many).words
     assert "No example was classified wrongly." in rendered([], classified([7], [7], names)).words
 
@@ -160,8 +166,8 @@ def test_sections_without_values_are_left_out() -> None:
 
 
 def test_the_best_epoch_is_the_one_with_the_lowest_validation_loss() -> None:
-    assert sections.best_epoch(history_of(2, val_loss=None)) is None
-    loss, accuracy = sections.curves(history_of(8))[0]
+    assert best_epoch(history_of(2, val_loss=None)) is None
+    loss, accuracy = curves(history_of(8))[0]
     for chart in (loss, accuracy):
         assert [line.name for line in chart.lines] == ["training", "validation", "best loss"]
         assert [dot.title[:7] for dot in chart.lines[2].dots] == ["epoch 4"]

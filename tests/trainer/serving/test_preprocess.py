@@ -13,7 +13,7 @@ from imageshards.images.decode import exif_orientation
 from imageshards.images.encode import encode_image
 from imageshards.images.options import RESIZE_MODES, ImageOptions
 from tests.support.pictures import lossless_jpeg, saved, scene
-from trainer.serving import preprocess, resize
+from trainer.serving import preprocess
 
 ENTRY = st.tuples(
     st.sampled_from([0x0112, 0x010F, 0x011A]),
@@ -84,7 +84,7 @@ def test_the_geometry_is_the_builders_layout(width, height, wide, tall, mode, on
     tall = wide if mode == "shortest" else tall
     options = ImageOptions(height_px=tall, width_px=wide, resize_mode=mode, only_shrink=only_shrink)
     layout = geometry.canvas_layout(width, height, options)
-    found = resize.resize_geometry(tf.constant(height), tf.constant(width), options)
+    found = preprocess.resize_geometry(tf.constant(height), tf.constant(width), options)
     assert tuple(float(x) for x in found.crop) == pytest.approx(layout.crop, abs=1e-9)
     assert tuple(int(x) for x in found.content) == layout.content[::-1]
     assert tuple(int(x) for x in found.canvas) == layout.canvas[::-1]
@@ -102,7 +102,7 @@ def test_resampling_is_pillows(name: str, channels: int) -> None:
     ):  # fmt: skip
         expected = np.asarray(image.resize(size[::-1], Image.Resampling[name.upper()], box=box))
         edges = tuple(tf.constant(float(x), tf.float64) for x in box)
-        found = resize.resize(tf.constant(noise), size, edges, name).numpy()
+        found = preprocess.resize(tf.constant(noise), size, edges, name).numpy()
         off = np.abs(found.reshape(expected.shape).astype(int) - expected)
         share, most = FILTERS[name]
         assert (off > 0).mean() <= share and off.max() <= most, str((size, box))

@@ -1,0 +1,204 @@
+"""Runs the trainer's commands, parses the flags of `train`, and finds the saved model of others."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import os
+import signal
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from imageshards.commands import command_line
+from imageshards.commands.options import add_options
+from imageshards.errors import Arg, UserError
+from imageshards.storage import place
+from trainer.config import OptimizerConfig, ReadConfig, RunConfig, default_output
+from trainer.dataset.spec import ModelCard
+from trainer.serving import model_file
+
+if TYPE_CHECKING:
+    import keras
+
+EPILOG = (
+    "metrics.jsonl gets one object per epoch: epoch (from 1), step, loss, accuracy (of labels "
+    "binary_accuracy and auc_pr, of values mae and rmse), the same of validation as val_loss, "
+    "val_accuracy …, images_per_second, wait_fraction (share of the time the model waited for "
+    "data), learning_rate. The loss of values has no unit; mae and rmse have the unit of the "
+    "column. E epochs are floor(E * records / batch_size) steps: the records left over open the "
+    "next epoch. Validation counts every picture exactly once."
+)
+# Flags that name a saved model, and the arguments that errors name in their place in Python.
+ARGUMENTS = {"model_path": "model", "model": "code"}
+
+
+def run(
+    program: str, body: Callable[[], int], stopped: str = "stopped", prints_result: bool = False
+) -> int:
+    """Runs `body` as `command_line.run` does, also if TensorFlow hides a Ctrl-C."""
+    # The context wraps `body` alone: `command_line.run` expects the KeyboardInterrupt.
+    return command_line.run(program, _keyboard_interrupts()(body), stopped, prints_result)
+
+
+@contextmanager
+def _keyboard_interrupts() -> Iterator[None]:
+    # Python allows a signal handler in the main thread only.
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed: list[int] = []
+
+    def note(signum: int, frame: object) -> None:
+        pressed.append(signum)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    # TensorFlow turns some KeyboardInterrupts into its own errors.
+    try:
+        yield
+    except Exception as e:
+        if pressed:
+            raise KeyboardInterrupt from e
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def make_parser() -> command_line.Parser:
+    """Returns the parser of `imageshards train`."""
+    parser = command_line.Parser(
+        prog="imageshards train",
+        description="Trains a model of images from balanced TFRecord shards.",
+        epilog=EPILOG,
+    )
+    add_options(parser, ReadConfig, title="data")
+    add_options(parser, RunConfig, title="training")
+    add_options(parser, OptimizerConfig, title="optimizer")
+    return parser
+
+
+def parse_config(argv: Sequence[str] | None) -> RunConfig:
+    """Returns the configuration of a command line; refuses unknown flags and wrong values."""
+    # argparse leaves out the flags that were not given: the dataclasses have the defaults.
+    given = vars(make_parser().parse_args(argv))
+    if "steps" in given and "epochs" in given:
+        raise UserError(
+            argument="steps",
+            received=f"{given['steps']} together with " + Arg("epochs", given["epochs"]),
+            expected="one of them, as each says how long to train",
+        )
+    data, *more = given["data"]
+    if more:
+        # Commands that read no dataset start without NumPy.
+        from trainer.dataset.open import several_datasets
+
+        raise several_datasets(given["data"])
+    return RunConfig(
+        ReadConfig(data, **_pick(given, ReadConfig, {"data"})),
+        given.get("output") or default_output(data),
+        OptimizerConfig(**_pick(given, OptimizerConfig)),
+        # --optimizer is a field of `OptimizerConfig`, which is the field of this name here.
+        **_pick(given, RunConfig, {"output", "optimizer"}),
+    )
+
+
+def _pick(given: Mapping[str, Any], kind: type, without: Collection[str] = ()) -> dict[str, Any]:
+    """Returns the values of `given` that are fields of the dataclass `kind`."""
+    names = {field.name for field in dataclasses.fields(kind)} - set(without)
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in given.items()
+        if name in names
+    }
+
+
+def add_model_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds `--model_path`, `--last`, `--model` and `--trust`."""
+    parser.add_argument(
+        "--model_path",
+        required=True,
+        type=functools.partial(place, "model_path"),
+        metavar="PATH",
+        help="output folder of imageshards train, whose best.keras is taken if there is one; or a "
+        ".keras file in it",
+    )
+    parser.add_argument(
+        "--last",
+        action="store_true",
+        help="takes model.keras from a folder, the model after the last step",
+    )
+    parser.add_argument(
+        "--model",
+        metavar="MODULE:FUNCTION",
+        help="as in training: code of your own that the model needs is imported",
+    )
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="runs any code that the file names or contains: a module found from here, and "
+        "lambdas; only for files whose origin you know",
+    )
+
+
+def model_arguments(args: argparse.Namespace) -> dict[str, Any]:
+    """Returns the flags of `add_model_flags`, except for the path, as keywords of `find_model`."""
+    return {"last": args.last, "code": args.model, "trust": args.trust}
+
+
+class SavedModel(NamedTuple):
+    """A saved model, not loaded yet.
+
+    Attributes:
+        file: The `.keras` file.
+        card: The facts about the model, which its file contains.
+        code: `module:function` from the training, which loading may import; None for no code.
+        trust: Whether loading may run code that the file names or contains.
+    """
+
+    file: str
+    card: ModelCard
+    code: str | None
+    trust: bool
+
+    def load(self) -> keras.Model:
+        """Returns the model as it was saved. Call it inside the strategy's scope."""
+        return model_file.load_model(self.file, self.code, self.trust)[0]
+
+    def load_for_serving(self) -> keras.Model:
+        """Returns a model that maps pictures 0..255 to logits or values; refuses all else."""
+        model = self.load()
+        if not self.card.compiled:
+            return model
+        # A model that its user compiled may give probabilities; `as_ours` turns them into logits.
+        from trainer.serving.compiled import as_ours
+
+        return as_ours(model, self.card, self.file)
+
+
+def find_model(
+    path: str | os.PathLike[str], last: bool = False, code: str | None = None, trust: bool = False
+) -> SavedModel:
+    """Finds the model in a run's folder, or in a file; refuses code that is not allowed."""
+    path = place("model_path", path)
+    if code is not None and ":" not in code:
+        raise UserError(
+            argument="model",
+            received=repr(code),
+            expected="module:function, as in training",
+            remedy="leave " + Arg("model") + " out where the model needs no code of yours",
+        )
+    file = model_file.locate(path, last)
+    card = model_file.read_card(file)
+    model_file.check_code(file, card, code, trust)
+    return SavedModel(file, card, code, trust)
+
+
+def chosen(path: str, file: str, step: int) -> str:
+    """Returns `FILE, step N`, and says if `--last` would take another file of the folder `path`."""
+    other = ""
+    if file != path and file.endswith(model_file.BEST_MODEL_FILE):
+        other = " (lowest val_loss; --last takes the last step)"
+    return f"{file}, step {step}{other}"

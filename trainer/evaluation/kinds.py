@@ -1,0 +1,374 @@
+"""Evaluates the kinds of targets: a class, any number of labels, and values such as a price."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from imageshards.page import number, percent
+from trainer.evaluation.evaluation import (
+    MAX_SHOWN,
+    Collector,
+    Concatenate,
+    Evaluation,
+    Share,
+    Table,
+    finite,
+    isolated,
+    mean,
+    share,
+)
+
+TOP = 5
+# Up to this many logits (records x labels) are kept, with 4 bytes each and a byte for the label.
+# More logits are counted in bins of each label, from `-_RANGE` to `_RANGE`. The number of counters,
+# two per bin, has the same limit.
+MAX_LOGITS = 32 * 1024**2
+_MAX_BINS = 512
+_RANGE = 16
+_ERRORS = ("mse", "mae", "rmse", "r2")
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassEvaluation(Evaluation):
+    """The evaluation of logits for classes, of which each example has exactly one.
+
+    Attributes:
+        label, predicted: int64, class ids of the model.
+        rank: int64, number of classes whose logit is higher than the label's.
+        probability_of_label, probability_of_prediction: float32.
+    """
+
+    label: np.ndarray
+    predicted: np.ndarray
+    rank: np.ndarray
+    probability_of_label: np.ndarray
+    probability_of_prediction: np.ndarray
+
+    @staticmethod
+    def measure(outputs: tf.Tensor, label: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Measures logits [b, classes] against class ids, int64 [b]."""
+        log_probability = tf.nn.log_softmax(outputs)
+        of_label = tf.gather(log_probability, label, batch_dims=1)
+        # The first of several equal logits ranks highest, as in argmax. No comparison with a NaN is
+        # true, so a class with a NaN is never behind the label, and a label with a NaN ranks last.
+        ids = tf.range(tf.shape(outputs, tf.int64)[1])[tf.newaxis, :]
+        mine = tf.gather(outputs, label, batch_dims=1)[:, tf.newaxis]
+        behind = (outputs < mine) | (tf.equal(outputs, mine) & (ids > label[:, tf.newaxis]))
+        num_behind = tf.reduce_sum(tf.cast(behind, tf.int64), 1)
+        return {
+            "label": label,
+            "predicted": tf.argmax(outputs, -1),
+            "rank": tf.shape(outputs, tf.int64)[1] - 1 - num_behind,
+            "probability_of_label": tf.exp(of_label),
+            "probability_of_prediction": tf.exp(tf.reduce_max(log_probability, -1)),
+        }
+
+    @staticmethod
+    def renumbered(label: tf.Tensor, ids: Sequence[int], num_outputs: int) -> tf.Tensor:
+        return tf.gather(tf.constant(ids, tf.int64), label)
+
+    def epoch_figures(self) -> dict[str, float]:
+        """Returns loss and accuracy."""
+        return super().epoch_figures() | {"accuracy": mean(self.predicted == self.label)}
+
+    def figures(self) -> dict[str, float]:
+        """Adds top-5 accuracy, NaN for up to five classes, and the unweighted mean of recalls."""
+        examples, _, right = self._counts()
+        return self.epoch_figures() | {
+            "top5_accuracy": mean(self.rank < TOP) if len(self.names) > TOP else math.nan,
+            "mean_class_accuracy": mean(right[examples > 0] / examples[examples > 0]),
+        }
+
+    def table(self) -> Table:
+        """Lists the classes with examples: the lowest recall first, then the larger class."""
+        examples, predicted, right = self._counts()
+        # The most frequent confusion of each class comes first, and `setdefault` keeps it.
+        taken: dict[int, str] = {}
+        for label, predicted_as, times in self.confusions():
+            taken.setdefault(label, f"{isolated(self.names[predicted_as])} ({times:,})")
+        present = [i for i in range(len(self.names)) if examples[i]]
+        present.sort(key=lambda i: (right[i] / examples[i], -examples[i], self.names[i]))
+        rows = []
+        for i in present:
+            shares = (share(right[i], count) for count in (examples[i], predicted[i]))
+            rows.append((self.names[i], int(examples[i]), *shares, taken.get(i)))
+        head = ("class", "examples", "recall", "precision", "most often taken for")
+        return Table("worst", head, rows)
+
+    def described(self, i: int) -> tuple[str, str]:
+        own, other = self.probability_of_label[i], self.probability_of_prediction[i]
+        return (
+            f"{isolated(self.names[self.label[i]])} ({percent(float(own))})",
+            f"{isolated(self.names[self.predicted[i]])} ({percent(float(other))})",
+        )
+
+    def most_wrong(self) -> np.ndarray:
+        order = super().most_wrong()
+        return order[(self.predicted != self.label)[order]]
+
+    def confusions(self) -> list[list[int]]:
+        """Returns [class id, predicted class id, count] of each confusion, most frequent first."""
+        # The full matrix would grow with the square of the number of classes.
+        wrong = self.label != self.predicted
+        pairs, counts = np.unique(
+            np.stack([self.label[wrong], self.predicted[wrong]]), axis=1, return_counts=True
+        )
+        order = np.lexsort((pairs[1], pairs[0], -counts))
+        found: list[list[int]] = np.stack([*pairs, counts])[:, order].T.tolist()
+        return found
+
+    def _counts(self) -> tuple[np.ndarray, ...]:
+        right = self.label[self.label == self.predicted]
+        found = (self.label, self.predicted, right)
+        return tuple(np.bincount(ids, minlength=len(self.names)) for ids in found)
+
+
+class LabelsCollector(Collector):
+    """A collector that counts examples and predictions of each label, and logits in bins."""
+
+    def __init__(self, kind: type[Evaluation], names: tuple[str, ...], num_records: int) -> None:
+        super().__init__(kind, names, num_records)
+        num_labels = len(self._names)
+        self._counts = np.zeros((3, num_labels), np.int64)
+        bins = 0
+        if self._num_records * num_labels > MAX_LOGITS:
+            bins = max(2, min(_MAX_BINS, MAX_LOGITS // (2 * num_labels)))
+        self._binned = np.zeros((2, num_labels, bins), np.int32)
+
+    def _kept(self, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        has, logits = rows["label"], rows["logits"]
+        predicted = logits >= 0
+        self._counts += [np.sum(one, 0) for one in (has, predicted, has & predicted)]
+        if not self._binned.size:
+            return rows
+        num_labels, bins = self._binned.shape[1:]
+        # A NaN counts as the lowest logit.
+        bin_of = (np.nan_to_num(logits, nan=-_RANGE) + _RANGE) * (bins / (2 * _RANGE))
+        place = np.clip(bin_of, 0, bins - 1).astype(np.int64) + np.arange(num_labels) * bins
+        every, relevant = self._binned.reshape(2, -1)
+        # `every[own] += 1` counts a repeated index only once. Indices repeat between examples, but
+        # not within an example, as each label has its own bins.
+        for own, one in zip(place, has, strict=True):
+            every[own] += 1
+            relevant[own[one]] += 1
+        return {name: rows[name] for name in rows if name not in ("label", "logits")}
+
+    def _sums(self, concatenate: Concatenate) -> dict[str, np.ndarray]:
+        mine = {"counts": self._counts, "binned": self._binned}
+        return concatenate("labels", mine, lambda parts: functools.reduce(np.add, parts))
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelsEvaluation(Evaluation):
+    """The evaluation of logits for labels of which an example may have any number.
+
+    A label is predicted if its logit is not negative.
+
+    Attributes:
+        wrong: bool [examples], whether any label is predicted wrongly.
+        shown: int32 [examples, 2, k], the most probable of the true labels, and of the predicted
+            labels; filled up with -1.
+        shown_logits: float32 [examples, 2, k], logits of `shown`.
+        counts: int64 [3, labels], examples with the label, predicted examples, and both.
+        binned: int32 [2, labels, bins], number of logits in each bin, the lowest bin first: of all
+            examples, and of examples with the label. 0 bins if all logits are kept.
+        label: bool [examples, labels]; None if logits are counted in bins.
+        logits: float32 [examples, labels]; None if logits are counted in bins.
+    """
+
+    collector = LabelsCollector
+    wrong: np.ndarray
+    shown: np.ndarray
+    shown_logits: np.ndarray
+    counts: np.ndarray
+    binned: np.ndarray
+    label: np.ndarray | None = None
+    logits: np.ndarray | None = None
+
+    @staticmethod
+    def measure(outputs: tf.Tensor, label: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Measures logits against labels, float32 [b, labels], which are 1 for each true label."""
+        has, predicted = label > 0.5, outputs >= 0
+        both = tf.stack([has, predicted], 1)
+        # One label more than is shown, as a sign that there are more.
+        found = tf.where(both, outputs[:, tf.newaxis], -math.inf)
+        logits, ids = tf.math.top_k(found, min(MAX_SHOWN + 1, outputs.shape[-1]))
+        return {
+            "label": has,
+            "logits": outputs,
+            "wrong": tf.reduce_any(tf.not_equal(has, predicted), 1),
+            "shown": tf.where(tf.gather(both, ids, batch_dims=2), ids, -1),
+            "shown_logits": logits,
+        }
+
+    @staticmethod
+    def renumbered(label: tf.Tensor, ids: Sequence[int], num_outputs: int) -> tf.Tensor:
+        # Labels that the data does not know become 0.
+        return tf.matmul(label, tf.one_hot(ids, num_outputs))
+
+    @property
+    def estimate(self) -> str | None:
+        """A sentence about average precisions from bins; None if all logits are kept."""
+        if not (bins := self.binned.shape[2]):
+            return None
+        count, num_labels = self.num_examples + self.left_out, len(self.names)
+        return (
+            "Average precisions are estimates, of logits rounded down to multiples of "
+            f"{2 * _RANGE / bins:g}: {count:,} records of {num_labels:,} labels have more than "
+            f"{MAX_LOGITS:,} logits."
+        )
+
+    def figures(self) -> dict[str, float]:
+        # The mean skips labels without examples, whose average precision is NaN.
+        found = [one for one in self._average_precisions if not math.isnan(one)]
+        return self.epoch_figures() | {"mean_average_precision": mean(found)}
+
+    def table(self) -> Table:
+        """Lists the labels by average precision, the lowest first, then labels without examples."""
+        rows = []
+        for name, average, own in zip(
+            self.names, self._average_precisions, self.counts.T.tolist(), strict=True
+        ):
+            shares = [share(own[2], count) for count in own[:2]]
+            known = None if finite(average) is None else Share(average)
+            rows.append((name, *own, known, *shares))
+        rows.sort(key=lambda row: math.inf if row[4] is None else row[4])
+        head = ("label", "examples", "predicted", "right")
+        return Table("worst", (*head, "average precision", "recall", "precision"), rows)
+
+    def described(self, i: int) -> tuple[str, str]:
+        # The sigmoid of the logits, without overflow.
+        shares = np.exp(-np.logaddexp(0, -self.shown_logits[i].astype(np.float64)))
+        own, said = (
+            [f"{isolated(self.names[k])} ({percent(float(p))})" for k, p in pairs if k >= 0]
+            for pairs in map(zip, self.shown[i], shares)
+        )
+        return _listed(own), _listed(said)
+
+    def most_wrong(self) -> np.ndarray:
+        order = super().most_wrong()
+        return order[self.wrong[order]]
+
+    @functools.cached_property
+    def _average_precisions(self) -> list[float]:
+        if self.label is None or self.logits is None:
+            every, relevant = self.binned[..., ::-1]  # the highest bin first
+            return [_average(*one) for one in zip(relevant, every, strict=True)]
+        return [average_precision(*one) for one in zip(self.label.T, self.logits.T, strict=True)]
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join([*names[:MAX_SHOWN], *["…"] * (len(names) > MAX_SHOWN)]) or "without label"
+
+
+def average_precision(relevant: np.ndarray, score: np.ndarray) -> float:
+    """Returns the precision at each relevant example's threshold, averaged over these examples.
+
+    This is Σ (Rₙ - Rₙ₋₁) Pₙ over the thresholds, highest first, with recall R and precision P.
+    Equal scores, float [n], are one threshold. NaN if no example is `relevant`, bool [n].
+    """
+    if not len(score):
+        return math.nan
+    order = np.argsort(-score, kind="stable")
+    ranked, hits = score[order], np.cumsum(relevant[order])
+    ends = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)
+    return _average(np.diff(hits[ends], prepend=0), np.diff(ends, prepend=-1))
+
+
+def _average(relevant: np.ndarray, every: np.ndarray) -> float:
+    """Returns the average precision from the examples that each threshold adds, highest first."""
+    hits, found = np.cumsum(relevant), np.cumsum(every)
+    if not hits[-1]:
+        return math.nan
+    return float(np.sum(relevant * (hits / np.maximum(found, 1))) / hits[-1])
+
+
+class ValuesCollector(Collector):
+    """A collector that sums up errors, and keeps the first `MAX_SHOWN` values of each example."""
+
+    def __init__(self, kind: type[Evaluation], names: tuple[str, ...], num_records: int) -> None:
+        super().__init__(kind, names, num_records)
+        self._moments = np.zeros((5, len(self._names)))
+
+    def _kept(self, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        label, predicted = rows["label"], rows["predicted"]
+        if len(label):
+            true = label.astype(np.float64)
+            off, middle = predicted - true, np.mean(true, 0)
+            squares = [np.sum(one**2, 0) for one in (true - middle, off)]
+            counts = np.full(len(middle), len(true))
+            own = np.stack([counts, middle, *squares, np.sum(np.abs(off), 0)])
+            self._moments = _joined(self._moments, own)
+        return rows | {"label": label[:, :MAX_SHOWN], "predicted": predicted[:, :MAX_SHOWN]}
+
+    def _sums(self, concatenate: Concatenate) -> dict[str, np.ndarray]:
+        mine = {"moments": self._moments}
+        return concatenate("values", mine, lambda parts: functools.reduce(_joined, parts))
+
+
+@dataclasses.dataclass(frozen=True)
+class ValuesEvaluation(Evaluation):
+    """The evaluation of predicted values.
+
+    Attributes:
+        label, predicted: float32 [examples, values], the first `MAX_SHOWN` values at most.
+        moments: float64 [5, values]: number of examples; mean of the true values; sums of their
+            squared distances from the mean, of squared errors, and of absolute errors.
+    """
+
+    collector = ValuesCollector
+    label: np.ndarray
+    predicted: np.ndarray
+    moments: np.ndarray
+
+    @staticmethod
+    def measure(outputs: tf.Tensor, label: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Measures values [b, values] against true values, float32 [b] or [b, values]."""
+        return {"label": tf.reshape(label, tf.shape(outputs)), "predicted": outputs}
+
+    def figures(self) -> dict[str, float]:
+        # The figures are means over all values, except for the root, which is of the mean square.
+        squared, absolute, _, explained = np.mean(self._errors(), 0).tolist()
+        known = (self.loss, squared, absolute, math.sqrt(squared), explained)
+        return dict(zip(("loss", *_ERRORS), known, strict=True))
+
+    def table(self) -> Table:
+        rows = zip(self.names, self._errors().tolist(), strict=True)
+        return Table("first", ("value", *_ERRORS), [(name, *errors) for name, errors in rows])
+
+    def described(self, i: int) -> tuple[str, str]:
+        more = ", …" * (len(self.names) > MAX_SHOWN)
+        true, said = (
+            ", ".join(map(number, of[i].tolist())) + more for of in (self.label, self.predicted)
+        )
+        return true, said
+
+    def _errors(self) -> np.ndarray:
+        """Returns `_ERRORS` of each value, float64 [values, 4]; NaN for R² without variance."""
+        count, _, varies, squared, absolute = self.moments
+        examples = np.where(count > 0, count, math.nan)
+        explained = 1 - squared / np.where(varies > 0, varies, math.nan)
+        errors = squared / examples, absolute / examples, np.sqrt(squared / examples), explained
+        return np.stack(errors, 1)
+
+
+def _joined(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Adds up the moments of two sets of examples, after Chan, Golub and LeVeque, 1983."""
+    # Plain sums of squares would lose the digits of a variance that is small beside the mean.
+    count, apart = one[0] + other[0], other[1] - one[1]
+    share = other[0] / np.maximum(count, 1)
+    middle, squares = one[1] + apart * share, apart**2 * one[0] * share
+    return np.stack([count, middle, one[2] + other[2] + squares, *(one[3:] + other[3:])])
+
+
+KINDS: Mapping[str, type[Evaluation]] = {
+    "class": ClassEvaluation,
+    "labels": LabelsEvaluation,
+    "values": ValuesEvaluation,
+}
