@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from imageshards.images import icc
+from imageshards.images import decode as icc
+from imageshards.images.decode import srgb_transform, to_srgb
 from imageshards.images.encode import encode_image
-from imageshards.images.icc import srgb_transform, to_srgb
 from tests.support.icc_profiles import (
     ADOBE_RGB,
     DISPLAY_P3,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from imageshards.storage.direct import DirectReader
+from imageshards.storage.objects import DirectReader
 from imageshards.storage.s3 import signature_scope
 from tests.support.web_server import WebServer
 
