@@ -33,38 +33,29 @@ def _example_class() -> Any:
         name="imageshards/example.proto", package="tensorflow", syntax="proto3"
     )
 
-    def message(name: str, *fields: tuple[str, int, int, int, str]) -> Any:
-        added = file.message_type.add(name=name)
-        for field_name, number, label, kind, type_name in fields:
-            field = added.field.add(name=field_name, number=number, label=label, type=kind)
-            if type_name:
-                field.type_name = type_name
-        return added
+    def add(message: Any, number: int, name: str, kind: str, *, many: bool = False) -> Any:
+        label = _Field.LABEL_REPEATED if many else _Field.LABEL_OPTIONAL
+        field = message.field.add(name=name, number=number, label=label)
+        if kind.isupper():
+            field.type = _Field.Type.Value(f"TYPE_{kind}")
+        else:
+            field.type, field.type_name = _Field.TYPE_MESSAGE, f".tensorflow.{kind}"
+        return field
 
-    optional, repeated = _Field.LABEL_OPTIONAL, _Field.LABEL_REPEATED
-    submessage = _Field.TYPE_MESSAGE
-    message("BytesList", ("value", 1, repeated, _Field.TYPE_BYTES, ""))
-    message("FloatList", ("value", 1, repeated, _Field.TYPE_FLOAT, ""))
-    message("Int64List", ("value", 1, repeated, _Field.TYPE_INT64, ""))
-    feature = message(
-        "Feature",
-        ("bytes_list", 1, optional, submessage, ".tensorflow.BytesList"),
-        ("float_list", 2, optional, submessage, ".tensorflow.FloatList"),
-        ("int64_list", 3, optional, submessage, ".tensorflow.Int64List"),
-    )
+    feature = file.message_type.add(name="Feature")
     feature.oneof_decl.add(name="kind")
-    for field in feature.field:
-        field.oneof_index = 0
-    features = message(
-        "Features", ("feature", 1, repeated, submessage, ".tensorflow.Features.FeatureEntry")
-    )
+    for number, (kind, values) in enumerate(
+        (("BYTES", "BytesList"), ("FLOAT", "FloatList"), ("INT64", "Int64List")), 1
+    ):
+        add(file.message_type.add(name=values), 1, "value", kind, many=True)
+        add(feature, number, f"{kind.lower()}_list", values).oneof_index = 0
+    features = file.message_type.add(name="Features")
+    add(features, 1, "feature", "Features.FeatureEntry", many=True)
     entry = features.nested_type.add(name="FeatureEntry")
-    entry.field.add(name="key", number=1, label=optional, type=_Field.TYPE_STRING)
-    entry.field.add(
-        name="value", number=2, label=optional, type=submessage, type_name=".tensorflow.Feature"
-    )
+    add(entry, 1, "key", "STRING")
+    add(entry, 2, "value", "Feature")
     entry.options.map_entry = True
-    message("Example", ("features", 1, optional, submessage, ".tensorflow.Features"))
+    add(file.message_type.add(name="Example"), 1, "features", "Features")
     # TensorFlow registers the same names in protobuf's default pool, so this needs its own.
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
@@ -89,11 +80,18 @@ def encode_example(features: Mapping[str, Any]) -> bytes:
     example = _Example()
     feature = example.features.feature
     for name, given in features.items():
-        values, entry = _values_of(given), feature[name]
+        if hasattr(given, "ravel"):  # NumPy's arrays and scalars have this method.
+            given = given.ravel().tolist()
+        elif not isinstance(given, list | tuple):
+            given = [given]
+        values, entry = [_plain(value) for value in given], feature[name]
         if not values:
             continue
         try:
-            getattr(entry, _kind_of(values)).value.extend(values)
+            kinds = (field for types, field in _FIELDS if all(isinstance(v, types) for v in values))
+            if (kind := next(kinds, None)) is None:
+                raise TypeError("values of other types, or of several")
+            getattr(entry, kind).value.extend(values)
         except (TypeError, ValueError) as e:
             shown = ", ".join(repr(value)[:40] for value in values[:4])
             raise UserError(
@@ -105,14 +103,6 @@ def encode_example(features: Mapping[str, Any]) -> bytes:
     return bytes(example.SerializeToString(deterministic=True))
 
 
-def _values_of(given: Any) -> list[Any]:
-    if hasattr(given, "ravel"):  # NumPy's arrays and scalars have this method.
-        given = given.ravel().tolist()
-    elif not isinstance(given, list | tuple):
-        given = [given]
-    return [_plain(value) for value in given]
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes | int):
         return value
@@ -121,13 +111,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     return value.item() if hasattr(value, "item") else value
-
-
-def _kind_of(values: Sequence[Any]) -> str:
-    for kinds, field in _FIELDS:
-        if all(isinstance(value, kinds) for value in values):
-            return field
-    raise TypeError("values of other types, or of several")
 
 
 def decode_example(data: bytes, only: Collection[str] | None = None) -> dict[str, Values]:

@@ -127,58 +127,48 @@ class IndexRows:
         for feature, column in COLUMN_OF.items():
             if column not in OF_LABEL:
                 columns[column].append(_plain(features[feature][0]))
-        for column, value in zip(OF_LABEL, _labels_of(features), strict=True):
-            columns[column].append(value)
+        names = [_plain(name) for name in features.get(CLASS_FEATURE, ())]
+        labels: Any = features.get(LABELS_FEATURE)
+        # One class, lists of several classes, or None twice.
+        if LABEL_FEATURE in features:
+            columns["class_name"].append(names[0])
+            columns["label"].append(_plain(features[LABEL_FEATURE][0]))
+        else:
+            columns["class_name"].append(None if labels is None else names)
+            columns["label"].append(None if labels is None else [*labels])
         columns["num_bytes"].append(num_bytes)
         columns["source_bytes"].append(source_bytes)
         for name, found in extra.items():
             values = self.extra.setdefault(name, [])
             # Earlier records may lack this feature.
             values += [None] * (before - len(values))
-            values.append(_small_values(found))
+            values.append([*map(_small, found)] if len(found) <= MAX_LIST_VALUES else None)
 
 
 def _plain(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _labels_of(features: Mapping[str, Values]) -> tuple[Any, Any]:
-    """Returns the values of `OF_LABEL`: one class, lists of several classes, or None twice."""
-    names = [_plain(name) for name in features.get(CLASS_FEATURE, ())]
-    if LABEL_FEATURE in features:
-        return names[0], _plain(features[LABEL_FEATURE][0])
-    return (names, [*features[LABELS_FEATURE]]) if LABELS_FEATURE in features else (None, None)
-
-
-def _small_values(values: Values) -> list[Any] | None:
-    if len(values) > MAX_LIST_VALUES:
-        return None
-    # Only NaN differs from itself.
-    return [_text(v) if isinstance(v, bytes) else None if v != v else v for v in values]
-
-
-def _text(value: bytes) -> str | None:
-    if len(value) > MAX_TEXT_BYTES:
-        return None
+def _small(value: bytes | int | float) -> str | int | float | None:
+    """Returns a value for an extra column; None for NaN, and for a long or undecodable text."""
+    if not isinstance(value, bytes):
+        return None if value != value else value  # Only NaN differs from itself.
     try:
-        return value.decode()
+        return value.decode() if len(value) <= MAX_TEXT_BYTES else None
     except UnicodeDecodeError:
         return None
 
 
 def extra_columns(features: Mapping[str, FeatureSpec], label: str = ONE) -> dict[str, str]:
     """Returns column → feature for the small extra features of a manifest, sorted by feature."""
-    return {
-        f"extra/{name}" if name in COLUMNS else name: name
-        for name in sorted(features.keys() - record_features(label).keys())
-        if _is_small(features[name])
-    }
-
-
-def _is_small(feature: FeatureSpec) -> bool:
-    if feature.shape is None:
-        return feature.dtype != "float32"  # Whole numbers and texts may be labels.
-    return math.prod(feature.shape) <= MAX_VALUES
+    found = {}
+    for name in sorted(features.keys() - record_features(label).keys()):
+        dtype, shape = features[name].dtype, features[name].shape
+        # A variable number of whole numbers or texts may be labels.
+        is_small = dtype != "float32" if shape is None else math.prod(shape) <= MAX_VALUES
+        if is_small:
+            found[f"extra/{name}" if name in COLUMNS else name] = name
+    return found
 
 
 def index_schema(features: Mapping[str, FeatureSpec], label: str = ONE) -> pa.Schema:
@@ -265,8 +255,8 @@ def encode_index(shard_file: str, table: pa.Table) -> tuple[IndexFile, bytes]:
         store_schema=False,
     )  # fmt: skip
     data = stream.getvalue().to_pybytes()
-    entry = IndexFile(index_file(shard_file), len(data), _sha256(data))
-    return entry, data
+    sha256 = hashlib.sha256(data).hexdigest()
+    return IndexFile(index_file(shard_file), len(data), sha256), data
 
 
 def read_index(
@@ -328,7 +318,7 @@ def read_shard_index(
     problem = ""
     try:
         data = storage.read(path)
-        if len(data) != entry.num_bytes or _sha256(data) != entry.sha256:
+        if len(data) != entry.num_bytes or hashlib.sha256(data).hexdigest() != entry.sha256:
             problem = "is not the file that manifest.json names: its bytes differ"
         else:
             file = pq.ParquetFile(pa.BufferReader(data))
@@ -390,7 +380,3 @@ def _rows_problem(table: pa.Table, shard: Shard) -> str:
         if pc.any(pc.invert(is_sha256)).as_py():
             return "has a source_sha256 that is no SHA-256"
     return ""
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

@@ -119,13 +119,23 @@ def scan_records(
     """
     number, offset = 0, 0
     while offset != size_bytes and (header := _read(stream, HEADER_BYTES)):
-        problem, length = _check_header(header, offset, size_bytes)
+        problem, body, length = "", b"", 0
+        if len(header) < HEADER_BYTES:
+            problem = f"the file ends inside the header ({len(header)} of {HEADER_BYTES} bytes)"
+        elif not is_header(header):
+            problem = "the checksum of its length is wrong, so nothing behind it can be read"
+        elif (length := _LENGTH.unpack_from(header)[0]) > MAX_RECORD_BYTES:
+            problem = f"its length is absurd ({length} bytes)"
+        else:
+            needed = length + FOOTER_BYTES
+            left = needed if size_bytes is None else size_bytes - offset - HEADER_BYTES
+            if left >= needed:
+                body = _read(stream, needed)
+                left = len(body)
+            if left < needed:
+                problem = f"the file ends inside the record ({left} of {needed} bytes)"
         if problem:
             yield RecordError(path, number, offset, problem)
-            return
-        body = _read(stream, length + FOOTER_BYTES)
-        if len(body) < length + FOOTER_BYTES:
-            yield RecordError(path, number, offset, _truncated(length, len(body)))
             return
         payload = body[:length]
         after = offset + HEADER_BYTES + length + FOOTER_BYTES
@@ -196,24 +206,6 @@ def _read(stream: IO[bytes], count: int) -> bytes:
     while len(data) < count and (more := stream.read(min(count - len(data), _MAX_READ_BYTES))):
         data += more
     return data
-
-
-def _check_header(header: bytes, offset: int, size_bytes: int | None) -> tuple[str, int]:
-    """Returns the damage of a header, "" for none, and the length of the payload."""
-    if len(header) < HEADER_BYTES:
-        return f"the file ends inside the header ({len(header)} of {HEADER_BYTES} bytes)", 0
-    length, crc = _HEADER.unpack(header)
-    if _masked_crc32c(header[:8]) != crc:
-        return "the checksum of its length is wrong, so nothing behind it can be read", 0
-    if length > MAX_RECORD_BYTES:
-        return f"its length is absurd ({length} bytes)", 0
-    if size_bytes is not None and offset + HEADER_BYTES + length + FOOTER_BYTES > size_bytes:
-        return _truncated(length, size_bytes - offset - HEADER_BYTES), 0
-    return "", length
-
-
-def _truncated(length: int, left: int) -> str:
-    return f"the file ends inside the record ({left} of {length + FOOTER_BYTES} bytes)"
 
 
 def _masked_crc32c(data: bytes) -> int:

@@ -1,21 +1,61 @@
-"""`imageshards adopt DIR`: makes a dataset of existing TFRecords."""
+"""`imageshards adopt DIR`: gives existing TFRecords a manifest and an index, in one pass."""
 
 from __future__ import annotations
 
 import argparse
 import functools
+import hashlib
+import itertools
+import json
+import math
 import shlex
-from collections.abc import Sequence
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
 
 from imageshards import storage
-from imageshards.adopt.adopt import adopt
-from imageshards.adopt.features import AdoptOptions
+from imageshards.adopt.features import (
+    AdoptOptions,
+    check_picture,
+    features_of,
+    find_roles,
+    name_classes,
+    name_hot_classes,
+)
+from imageshards.adopt.files import TfdsFolder, check_plain, find_splits, folder_from, open_tfds
+from imageshards.adopt.scan import ScannedFile, features_in, scan_files
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import add_options
-from imageshards.manifest import MANIFEST_NAME, ONE, SEVERAL
-from imageshards.manifest.records_root import common_root, outside_folders
+from imageshards.errors import Arg, UserError
+from imageshards.index import encode_index, index_table
+from imageshards.jpeg import FORMATS
+from imageshards.manifest import (
+    FORMAT_VERSION,
+    INDEX_NAME,
+    MANIFEST_NAME,
+    NONE,
+    ONE,
+    SEVERAL,
+    SPLIT_NAME,
+    TRAIN_NAMES,
+    Adopted,
+    FeatureSpec,
+    Image,
+    Manifest,
+    Shard,
+    Source,
+    Split,
+    common_root,
+    outside_folders,
+    publish_manifest,
+)
 from imageshards.text import counted
+from imageshards.tfrecord import RecordError, read_records
+from imageshards.typed import convert
 
 _EPILOG = """examples:
   imageshards adopt ~/tensorflow_datasets/rock_paper_scissors/3.0.0
@@ -50,6 +90,283 @@ def make_parser() -> Parser:
     )
     add_options(parser, AdoptOptions)
     return parser
+
+
+def adopt(
+    directory: str, output: str | None = None, options: AdoptOptions | None = None
+) -> Manifest:
+    """Writes the manifest and the index of existing TFRecords.
+
+    Args:
+        directory: A folder of TFRecords or of TFDS.
+        output: Folder for manifest and index; None for the folder of the files.
+        options: Facts that the files do not contain.
+
+    Raises:
+        UserError: The files, features or labels are not usable for training.
+    """
+    output = output or directory
+    try:
+        manifest, indexes = _adopt(directory, output, options or AdoptOptions())
+        # The old manifest is deleted first: if this process is killed, no manifest is left beside
+        # an index that does not belong to it.
+        storage.delete([storage.join(output, MANIFEST_NAME)])
+        storage.delete_unfinished(output, MANIFEST_NAME, INDEX_NAME)
+        for file, data in indexes.items():
+            storage.write(storage.join(output, file), data)
+        return publish_manifest(output, manifest)
+    except RecordError as e:
+        raise UserError(
+            argument="DIR",
+            received=f"{directory!r}, which is damaged: {str(e).rstrip('.')}",
+            expected="whole TFRecords",
+            remedy="copy the file again, or leave it out by " + Arg("split", "NAME=GLOB"),
+        ) from e
+    except OSError as e:
+        raise UserError(
+            argument="DIR",
+            received=f"{directory!r}, where {e.filename or 'a file'} cannot be read or written "
+            f"({e.strerror or e})",
+            expected="TFRecords, and a folder that may be written",
+            remedy="copy them again, or give another folder by " + Arg("output"),
+        ) from e
+
+
+def _adopt(directory: str, output: str, options: AdoptOptions) -> tuple[Manifest, dict[str, bytes]]:
+    """Returns the manifest, and the bytes of each index file."""
+    _check_no_build(output)
+    tfds = open_tfds(directory)
+    # `--split` overrides the splits of TFDS.
+    if tfds is not None and not options.splits:
+        splits = {name: [*lengths] for name, lengths in tfds.splits.items()}
+    else:
+        splits = find_splits(directory, options.splits)
+    for name in splits:
+        if not SPLIT_NAME.fullmatch(name):
+            expected = "the name of a split: letters, digits and underscores"
+            raise UserError(argument="split", received=repr(name), expected=expected)
+    check_plain([path for paths in splits.values() for path in paths])
+    # The first record of each split shows the features; `scan_files` checks all further records.
+    firsts = {}
+    for name, paths in splits.items():
+        examples = (features_in(path, record) for path in paths for record in read_records(path))
+        if first := next(examples, None):
+            firsts[name] = first
+    if not firsts:
+        raise UserError(
+            argument="DIR",
+            received=f"{directory!r}, whose files hold no record",
+            expected="TFRecords of tf.train.Example with a picture and a label",
+        )
+    # The training split decides, because a test split may lack labels.
+    main = next((name for name in TRAIN_NAMES if name in firsts), min(firsts))
+    roles = find_roles(directory, options, tfds, firsts[main])
+    check_picture(directory, roles.image, firsts[main][roles.image])
+    for name, first in firsts.items():
+        # A competition's test split has no labels.
+        if missing := [label for label in roles.label_features if label not in first]:
+            note = f"the split {name} is left out, since its records have no feature {missing[0]}"
+            print(f"note: {note}", file=sys.stderr)
+            del splits[name]
+    paths = [path for paths in splits.values() for path in paths]
+    files = scan_files(paths, roles, options.max_pixels)
+    if tfds is not None:
+        _check_lengths(tfds, files)
+    num_records = sum(len(file.rows) for file in files.values())
+    features = features_of([file.lengths for file in files.values()], num_records)
+    _check_forms(directory, features, roles)
+    label, classes = _name_labels(options, tfds, files, features, roles)
+    # Only the scanned values show whether features of 0s and 1s are one class or several labels.
+    adopted = roles if roles.label else msgspec.structs.replace(roles, labels=label)
+    try:
+        # A file system allows names that a manifest does not.
+        described, indexes = _describe(output, splits, files, classes, features, label)
+        # The fingerprint depends on contents and settings, but not on the place of the files.
+        formats = sum((file.formats for file in files.values()), Counter[str]())
+        bytes_of = [[name, *(s.sha256 for s in split.shards)] for name, split in described.items()]
+        known = [bytes_of, [*classes], options.label_offset, msgspec.to_builtins(adopted)]
+        manifest = Manifest(
+            format_version=FORMAT_VERSION,
+            splits=described,
+            classes=[*classes],
+            first_label=options.label_offset,
+            features=features,
+            image=_image(tfds, roles.image, files),
+            source=Source({name: formats[name] for name in FORMATS if formats[name]}),
+            warnings=_undecodable(files),
+            adopted=adopted,
+            listed=num_records,
+            rejects={},
+            fingerprint=hashlib.sha256(json.dumps(known).encode()).hexdigest(),
+        )
+        # A loaded manifest is checked, so this one must pass the same checks before it is written.
+        convert(msgspec.to_builtins(manifest), Manifest)
+    except ValueError as e:
+        received = f"{directory!r}, whose manifest.json would be invalid: {e}"
+        raise UserError(argument="DIR", received=received) from e
+    # `--records_root` of the commands that read the dataset takes a single folder.
+    outside = outside_folders(manifest)
+    if outside and not common_root(outside):
+        raise UserError(
+            argument="split",
+            received=f"files in {outside[0]!r} and in {outside[-1]!r}",
+            expected="all of them below one folder, or in one bucket",
+            remedy="adopt them one by one",
+        )
+    return manifest, indexes
+
+
+def _check_no_build(output: str) -> None:
+    """Refuses to replace the manifest of a build."""
+    try:
+        found = json.loads(storage.read(storage.join(output, MANIFEST_NAME)))
+    except FileNotFoundError:
+        return
+    except ValueError:  # A file that is not JSON may come from a build.
+        found = None
+    if not isinstance(found, dict) or "adopted" not in found:
+        raise UserError(
+            argument="DIR",
+            received=f"{output!r}, whose {MANIFEST_NAME} imageshards adopt did not write",
+            expected="TFRecords that imageshards build did not write",
+            remedy="give another folder by " + Arg("output") + ", or delete the file if it is "
+            "damaged",
+        )
+
+
+def _check_lengths(tfds: TfdsFolder, files: Mapping[str, ScannedFile]) -> None:
+    """Compares the number of records in each file with the description of TFDS."""
+    for path, length in itertools.chain(*(each.items() for each in tfds.splits.values())):
+        # A file that was cut between two records looks undamaged.
+        if path in files and len(files[path].rows) != length:
+            held = counted(len(files[path].rows), "record")
+            raise UserError(
+                argument="DIR",
+                received=f"a dataset whose file {path} holds {held} instead of {length}",
+                expected="the file as it was written",
+                remedy="copy it again",
+            )
+
+
+def _check_forms(directory: str, features: Mapping[str, FeatureSpec], roles: Adopted) -> None:
+    """Refuses pictures and labels whose type or number of values varies."""
+    for name in (roles.image, *roles.label_features):
+        if name not in features or features[name].shape is None:
+            raise UserError(
+                argument="DIR",
+                received=f"{directory!r}, whose feature {name} has another type or number of "
+                "values in some records",
+                expected="the same in all",
+                remedy="write the records again, or name another feature by " + Arg("feature_map"),
+            )
+
+
+def _name_labels(
+    options: AdoptOptions,
+    tfds: TfdsFolder | None,
+    files: Mapping[str, ScannedFile],
+    features: Mapping[str, FeatureSpec],
+    roles: Adopted,
+) -> tuple[str, Sequence[str]]:
+    """Names the classes in the rows; returns the labels per record, and all class names."""
+    if roles.label:
+        # TFDS knows the class names of its own label feature only.
+        of_tfds = tfds.classes if tfds is not None and tfds.label_feature == roles.label else None
+        names = options.class_names or of_tfds
+        return ONE, name_classes(files, names, options.label_offset, roles.label)
+    if options.label_offset:
+        raise UserError(
+            argument="label_offset",
+            received=f"{options.label_offset}, but there are no class ids",
+            expected="0",
+            remedy="leave it out",
+        )
+    if not roles.hot:
+        if options.class_names:
+            raise UserError(
+                argument="class_names",
+                received=f"{','.join(options.class_names)!r} with " + Arg("label", "none"),
+                expected="no names",
+                remedy="leave one of them out",
+            )
+        return NONE, ()
+    count = sum(math.prod(features[name].shape or ()) for name in roles.hot)
+    # Several features with a value each name their classes; the values of a vector get numbers.
+    columns = roles.hot if len(roles.hot) == count > 1 else tuple(map(str, range(count)))
+    classes = options.class_names or columns
+    if len(classes) != count:
+        raise UserError(
+            argument="class_names",
+            received=f"{counted(len(classes), 'name')}, but {', '.join(roles.hot)} has "
+            f"{counted(count, 'value')} in each record",
+            expected="a name for each",
+        )
+    return name_hot_classes(files, classes, options.label == SEVERAL), classes
+
+
+def _describe(
+    output: str,
+    splits: Mapping[str, Sequence[str]],
+    files: Mapping[str, ScannedFile],
+    classes: Sequence[str],
+    features: Mapping[str, FeatureSpec],
+    label: str,
+) -> tuple[dict[str, Split], dict[str, bytes]]:
+    """Returns the splits of the manifest, and the bytes of each index file."""
+    indexes: dict[str, bytes] = {}
+
+    def shard(split: str, number: int, path: str) -> Shard:
+        rows, folder = files[path].rows, folder_from(output, path)
+        names = rows.columns["class_name"]
+        if label != ONE:
+            names = [name for several in names for name in several or ()]
+        counts, file = Counter(names), storage.name_of(path)
+        name = storage.join(folder, file) if folder else file
+        table = index_table(rows, split, name, features, label)
+        # The number keeps index files apart if files in two folders have the same name.
+        index, data = encode_index(f"{split}-{number:05d}", table)
+        indexes[index.file] = data
+        return Shard(
+            file=file,
+            folder=folder,
+            num_records=len(rows),
+            num_bytes=sum(rows.columns["num_bytes"]),
+            sha256=files[path].sha256,
+            classes={name: counts[name] for name in classes if counts[name]},
+            index=index,
+        )
+
+    described = {}
+    for name, paths in splits.items():
+        shards = [shard(name, number, path) for number, path in enumerate(paths)]
+        described[name] = Split(sum(one.num_records for one in shards), shards)
+    return described, indexes
+
+
+def _undecodable(files: Mapping[str, ScannedFile]) -> list[str]:
+    """Prints and returns a warning about pictures that cannot be decoded, if there are any."""
+    places = [(path, number) for path, file in files.items() for number in file.undecodable]
+    if not places:
+        return []
+    path, number = places[0]
+    sentence = (
+        f"{counted(len(places), 'picture')} cannot be decoded, the first in record {number} of "
+        f"{path}: training ends at such a record, so write the files again without the pictures."
+    )
+    print(f"note: {sentence}", file=sys.stderr)
+    return [sentence]
+
+
+def _image(tfds: TfdsFolder | None, feature: str, files: Mapping[str, ScannedFile]) -> Image:
+    grey = tfds is not None and tfds.image_feature == feature and tfds.channels == 1
+    # The trainer decodes all but grey pictures to RGB, transparent ones included.
+    channels: Literal[1, 3] = 1 if grey else 3
+    columns = [file.rows.columns for file in files.values()]
+    sizes = {size for one in columns for size in zip(one["height"], one["width"], strict=True)}
+    # A picture that cannot be decoded has the size 0.
+    if len(sizes) == 1 and min(sizes) > (0, 0):
+        return Image(size=min(sizes), mode="exact", channels=channels)
+    return Image(size=None, mode="none", channels=channels)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

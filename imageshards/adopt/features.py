@@ -1,10 +1,14 @@
-"""Finds the features of existing records that hold picture, label, file name and text."""
+"""Finds the features of existing records that hold picture, label, file name and text.
+
+Names the classes of the records, and checks that labels and texts agree.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Annotated
@@ -12,18 +16,24 @@ from typing import Annotated
 import msgspec
 
 from imageshards import storage
-from imageshards.adopt.tfds import TfdsFolder
+from imageshards.adopt.files import TfdsFolder
+from imageshards.adopt.scan import ScannedFile
 from imageshards.commands.command_line import names_or_file
 from imageshards.commands.options import Option, check_options
 from imageshards.errors import Arg, Phrase, UserError
 from imageshards.example import Dtype, Values, dtype_of
 from imageshards.images.options import ImageOptions, parse_limit
 from imageshards.jpeg import MAX_PIXELS
-from imageshards.manifest import NONE, SEVERAL, Adopted, FeatureSpec
+from imageshards.manifest import NONE, ONE, SEVERAL, Adopted, FeatureSpec
+from imageshards.text import class_sort_key, counted
 
 # The first bytes of the formats that the trainer decodes (`imageshards.jpeg.FORMATS`).
 _PICTURE = re.compile(rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8|BM|RIFF.{4}WEBP", re.DOTALL)
 _AUTO = "auto"  # of `--label`
+# No dataset of pictures has more classes, so a larger label is not a class id.
+_MAX_CLASSES = 100_000
+# (label, text beside the label) → records; a label is a class id or the name of a class.
+_Pairs = Mapping[tuple[int | str, str], int]
 # Feature names of tf-slim, TFDS, Kaggle's organisers and the tutorials, most frequent first.
 _USUAL_NAMES = {
     "image": ("image/encoded", "image", "image_raw", "image/image_raw", "image_bytes", "jpeg"),
@@ -208,16 +218,6 @@ def _find_label(
                 return single, ()
         if vector := next((name for name in numbers if not forms[name][1]), None):
             return None, (vector,)
-    raise _no_label(directory, mapped, forms, example)
-
-
-def _no_label(
-    directory: str,
-    mapped: str | Sequence[str] | None,
-    forms: Mapping[str, tuple[Dtype | None, bool]],
-    example: Mapping[str, Values],
-) -> UserError:
-    """Returns the error for records without a label."""
     usable = [name for name, (dtype, one) in forms.items() if one and dtype != "float32"]
     known = ", ".join(sorted(usable)) or "there is none"
     expected = Phrase((f"one class id or name in each record ({known})",))
@@ -228,21 +228,121 @@ def _no_label(
     if values := [name for name, form in forms.items() if form == ("float32", True)]:
         expected = expected + " or with values, which "
         expected = expected + Arg("target", values[0]) + " trains on"
-    return _missing(directory, "label", mapped, expected)
+    raise _missing(directory, "label", mapped, expected)
 
 
 def check_picture(directory: str, feature: str, values: Values) -> None:
     """Checks the first bytes of a picture, because many datasets hold raw pixels instead."""
-    if _is_picture(first := values[0]):
-        return
-    raise UserError(
-        argument="DIR",
-        received=f"{directory!r}, whose feature {feature!r} begins with {str(first)[:16]}",
-        expected="a JPEG, PNG, GIF, BMP or WebP",
-        remedy="name another feature by " + Arg("feature_map", "image=FEATURE") + ", or write the "
-        "records again with tf.io.encode_jpeg",
-    )
+    if not _is_picture(first := values[0]):
+        raise UserError(
+            argument="DIR",
+            received=f"{directory!r}, whose feature {feature!r} begins with {str(first)[:16]}",
+            expected="a JPEG, PNG, GIF, BMP or WebP",
+            remedy="name another feature by " + Arg("feature_map", "image=FEATURE") + ", or write "
+            "the records again with tf.io.encode_jpeg",
+        )
 
 
 def _is_picture(value: object) -> bool:
     return isinstance(value, bytes) and _PICTURE.match(value) is not None
+
+
+def name_classes(
+    files: Mapping[str, ScannedFile], known: Sequence[str] | None, first: int, feature: str
+) -> Sequence[str]:
+    """Puts class ids, from `first` on, and class names into the rows of the files.
+
+    Returns:
+        The class names in the order of the ids: `known`, or names from the records.
+
+    Raises:
+        UserError: A label belongs to no class, or names and texts are in different orders.
+    """
+    rows = [file.rows.columns for file in files.values()]
+    pairs = Counter(
+        pair for each in rows for pair in zip(each["label"], each["class_name"], strict=True)
+    )
+    classes = known or _classes_in(pairs, first, feature)
+    valid: set[int | str] = {*classes, *range(first, first + len(classes))}
+    for path, file in files.items():
+        for record, label in enumerate(file.rows.columns["label"]):
+            if label not in valid:
+                raise UserError(
+                    argument="label_offset",
+                    received=f"{first}, and record {record} of {path} has {feature} {label!r}",
+                    expected=f"{first} to {first + len(classes) - 1} or the name for "
+                    f"{counted(len(classes), 'class')}",
+                    remedy="correct it, or name every class by " + Arg("class_names"),
+                )
+    _check_texts(pairs, first, classes)
+    # Labels that are names become ids, and ids stay.
+    labels = {name: number for number, name in enumerate(classes, first)}
+    for each in rows:
+        each["label"] = [labels.get(label, label) for label in each["label"]]
+        each["class_name"] = [classes[label - first] for label in each["label"]]
+    return classes
+
+
+def name_hot_classes(
+    files: Mapping[str, ScannedFile], classes: Sequence[str], is_several: bool
+) -> str:
+    """Puts class names into rows whose labels came from features of 0s and 1s.
+
+    Returns:
+        `ONE` if every record has exactly one label, unless `is_several`; else `SEVERAL`.
+    """
+    rows = [file.rows.columns for file in files.values()]
+    is_one = not is_several and all(len(ids) == 1 for each in rows for ids in each["label"])
+    for each in rows:
+        named = [[classes[number] for number in ids] for ids in each["label"]]
+        each["class_name"] = [names[0] for names in named] if is_one else named
+        if is_one:
+            each["label"] = [ids[0] for ids in each["label"]]
+    return ONE if is_one else SEVERAL
+
+
+def _classes_in(pairs: _Pairs, first: int, feature: str) -> Sequence[str]:
+    """Returns the labels that are names; else the texts beside the ids, or the ids themselves."""
+    ids = sorted({label for label, _ in pairs if isinstance(label, int)})
+    if not ids:
+        return sorted({str(label) for label, _ in pairs}, key=class_sort_key)
+    if ids[-1] - first >= _MAX_CLASSES:
+        raise UserError(
+            argument="DIR",
+            received=f"records whose {feature} is up to {ids[-1]}",
+            expected="class ids from 0 or 1 on",
+            remedy="name the right feature by " + Arg("feature_map", "label=FEATURE"),
+        )
+    if ids[0] == 1 and not first:
+        print(
+            "note: the labels begin at 1, so class 0 has no records; --label_offset 1 makes the "
+            "first class number 0",
+            file=sys.stderr,
+        )
+    texts = {label: text for label, text in pairs if text}
+    names = [texts.get(label, str(label)) for label in range(first, max(first, ids[-1]) + 1)]
+    # Two classes may have the same name (ImageNet has two kinds of crane): both get their number.
+    times = Counter(names)
+    return [f"{name} {i}" if times[name] > 1 else name for i, name in enumerate(names)]
+
+
+def _check_texts(pairs: _Pairs, first: int, classes: Sequence[str]) -> None:
+    """Refuses names in a different order than the texts of the records."""
+    known = {*classes}
+    named = {
+        (label - first, text): records
+        for (label, text), records in pairs.items()
+        if isinstance(label, int) and text in known
+    }
+    # Texts may also be descriptions, which match no name and do not count.
+    wrong = {pair: n for pair, n in named.items() if classes[pair[0]] != pair[1]}
+    # A minority of disagreeing records are wrong labels, not a wrong order.
+    if 2 * sum(wrong.values()) > sum(named.values()):
+        number, text = next(iter(wrong))
+        raise UserError(
+            argument="class_names",
+            received=f"{','.join(classes)!r}, whose class {number} is {classes[number]!r}, but "
+            f"most records of this id have the text {text!r}",
+            expected="the names in the order of the ids",
+            remedy="reorder them, or correct " + Arg("label_offset"),
+        )

@@ -1,18 +1,29 @@
-"""Finds existing TFRecord files and the split of each."""
+"""Finds existing TFRecord files and the split of each.
+
+TensorFlow Datasets (TFDS) writes a description beside its TFRecords. Its layout is
+https://www.tensorflow.org/datasets/external_tfrecord; only its JSON is read.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import glob
+import json
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.manifest import SPLIT_NAMES
 from imageshards.tfrecord import FILE_NAME, HEADER_BYTES, is_header
 
-ENDINGS = "*.tfrec, *.tfrecord, *.tfrecords, *.record or NAME-00000-of-00008"
+_INFO_FILE = "dataset_info.json"
+_FEATURES_FILE = "features.json"
+_DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+_ENDINGS = "*.tfrec, *.tfrecord, *.tfrecords, *.record or NAME-00000-of-00008"
 
 _GZIP_MAGIC = b"\x1f\x8b"
 # Text before the number, number, total, rest of the file name.
@@ -53,7 +64,11 @@ def list_files(argument: str, place: str) -> list[str]:
         paths = storage.glob(place)
     elif storage.is_folder(place):
         start = len(place.rstrip("/"))
-        paths = [f.path for f in storage.files_below(place) if _is_records(f.path[start:])]
+        # A file is left out if any part of its path below the folder is hidden.
+        paths = [
+            file.path for file in storage.files_below(place)
+            if FILE_NAME.search(file.name) and not re.search(r"/[._]", file.path[start:])
+        ]  # fmt: skip
         # Only a folder is checked, because a glob may mean a part of a series.
         _check_series(argument, place, paths)
     else:
@@ -62,16 +77,11 @@ def list_files(argument: str, place: str) -> list[str]:
         raise UserError(
             argument=argument,
             received=f"{place!r}, where there is no TFRecord",
-            expected=f"files called {ENDINGS}",
+            expected=f"files called {_ENDINGS}",
             remedy="name files by " + Arg("split", "train=GLOB") + ", or build a dataset of "
             "images with imageshards build --input PHOTOS --output FOLDER",
         )
     return paths
-
-
-def _is_records(path: str) -> bool:
-    """Returns whether a path below a folder is a TFRecord file, and no part of it is hidden."""
-    return not re.search(r"/[._]", path) and bool(FILE_NAME.search(os.path.basename(path)))
 
 
 def _check_series(argument: str, place: str, paths: Sequence[str]) -> None:
@@ -147,3 +157,123 @@ def check_plain(paths: Sequence[str]) -> None:
                 expected="plain files",
                 remedy="gunzip them first",
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class TfdsFolder:
+    """A dataset of TFDS.
+
+    Attributes:
+        splits: Split → path of each shard → number of records.
+        image_feature, label_feature: Name of the Image and of the ClassLabel; None without one.
+        channels: Channels of the pictures; None if they vary.
+        classes: Class names in the order of the ids; None without a ClassLabel.
+    """
+
+    splits: Mapping[str, Mapping[str, int]]
+    image_feature: str | None
+    label_feature: str | None
+    channels: int | None
+    classes: tuple[str, ...] | None
+
+
+def _find_folder(directory: str) -> str | None:
+    """Returns `directory` or its only version, whichever TFDS wrote; None if there is none."""
+    if storage.exists(storage.join(directory, _INFO_FILE)):
+        return directory
+    below = [
+        storage.parent_of(path)
+        for version in ("*", "*/*")  # name/version, name/configuration/version
+        for path in storage.glob(storage.join(glob.escape(directory), version, _INFO_FILE))
+    ]
+    if len(below) > 1:
+        raise UserError(
+            argument="DIR",
+            received=f"{directory!r}, which holds several datasets of TFDS ({', '.join(below)})",
+            expected="one of these folders",
+        )
+    return next(iter(below), None)
+
+
+def open_tfds(directory: str) -> TfdsFolder | None:
+    """Reads the description in `directory` or its only version; None if there is none.
+
+    Raises:
+        UserError: There are several versions or configurations, or the description is incomplete
+            or of an unknown form.
+    """
+    if (folder := _find_folder(directory)) is None:
+        return None
+    try:
+        info = json.loads(storage.read(storage.join(folder, _INFO_FILE)))
+        features = json.loads(storage.read(storage.join(folder, _FEATURES_FILE)))
+        fields = dict(_walk("", features))
+        # The names of the supervised pair come first, then those of all features.
+        pair = info.get("supervisedKeys", {}).get("tuple", {}).get("items", [])
+        names = [*(str(item.get("featureKey")) for item in pair), *fields]
+        image, label = (
+            next((name for name in names if kind in fields.get(name, {})), None)
+            for kind in ("image", "classLabel")
+        )
+        # TFDS leaves out the sides of pictures, or writes an unknown side as -1.
+        sides = fields[image]["image"].get("shape", {}).get("dimensions", []) if image else []
+        channels = int(sides[2]) if len(sides) == 3 and int(sides[2]) > 0 else None
+        classes = _classes(folder, label, fields[label]["classLabel"]) if label else None
+        splits = {str(raw["name"]): _shards(folder, info, raw) for raw in info["splits"]}
+    except (OSError, AttributeError, KeyError, TypeError, ValueError) as e:
+        raise UserError(
+            argument="DIR",
+            received=f"{folder!r}, whose {_INFO_FILE} or {_FEATURES_FILE} is not what TensorFlow "
+            f"Datasets writes ({type(e).__name__}: {e})",
+            remedy="prepare the dataset again, or name its files by " + Arg("split"),
+        ) from e
+    file_format = info.get("fileFormat", "tfrecord")
+    if file_format != "tfrecord":
+        raise UserError(
+            argument="DIR",
+            received=f"{folder!r}, whose fileFormat is {file_format}",
+            expected="tfrecord",
+            remedy="prepare it with file_format='tfrecord'",
+        )
+    return TfdsFolder(splits, image, label, channels, classes)
+
+
+def _walk(name: str, feature: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Flattens the tree of features; returns each leaf with its name in the records."""
+    if "featuresDict" not in feature:
+        return [(name, feature)]
+    inner = feature["featuresDict"]["features"]
+    return [
+        leaf
+        for key, value in inner.items()
+        for leaf in _walk(f"{name}/{key}" if name else key, value)
+    ]
+
+
+def _classes(folder: str, label: str, raw: dict[str, Any]) -> tuple[str, ...]:
+    try:
+        names = storage.read(storage.join(folder, f"{label.replace('/', '.')}.labels.txt"))
+    except FileNotFoundError:  # A ClassLabel without names has a number of classes only.
+        return tuple(str(i) for i in range(int(raw["numClasses"])))
+    return tuple(names.decode().rstrip("\n").split("\n"))
+
+
+def _shards(folder: str, info: dict[str, Any], split: dict[str, Any]) -> dict[str, int]:
+    lengths = [int(length) for length in split.get("shardLengths", [])]
+    template = split.get("filepathTemplate") or _DEFAULT_TEMPLATE
+    shards = {}
+    for index, length in enumerate(lengths):
+        words = {
+            "DATASET": info["name"],
+            "SPLIT": split["name"],
+            "FILEFORMAT": "tfrecord",
+            "SHARD_INDEX": f"{index:05d}",
+            "NUM_SHARDS": f"{len(lengths):05d}",
+            "SHARD_X_OF_Y": f"{index:05d}-of-{len(lengths):05d}",
+        }
+        name = template.format_map(words)
+        # The description may come from a stranger and must not lead out of its folder.
+        if storage.name_of(name) != name:
+            raise ValueError(f"the file {name!r} would be in another folder")
+        shards[storage.join(folder, name)] = length
+    return shards

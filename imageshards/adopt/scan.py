@@ -155,7 +155,15 @@ def _row_of(
         SHA256_FEATURE: [hashlib.sha256(picture).hexdigest().encode()],
     }
     if roles.hot:
-        return row | {LABELS_FEATURE: _hot_ids(features, roles.hot)}
+        hot: list[bytes | int | float] = []
+        for name in roles.hot:
+            values = features.get(name, ())
+            if not values or not {*values} <= {0, 1}:
+                found = _found(features, name)
+                raise ValueError(f"{found}; expected 0s and 1s, one for each class,")
+            hot += values
+        # The ids of the classes whose value is 1 count through all features.
+        return row | {LABELS_FEATURE: [number for number, value in enumerate(hot) if value == 1]}
     if not roles.label:
         return row
     label = _single(features, roles.label)
@@ -164,17 +172,6 @@ def _row_of(
     if not isinstance(label, int | bytes) or text.decode(errors="replace").encode() != text:
         raise ValueError(f"{_found(features, roles.label)}; expected one class id or name in UTF-8")
     return row | {CLASS_FEATURE: [text], LABEL_FEATURE: features[roles.label]}
-
-
-def _hot_ids(features: Mapping[str, Values], names: Sequence[str]) -> list[int]:
-    """Returns the ids of the classes whose value is 1, counting through all features."""
-    hot: list[bytes | int | float] = []
-    for name in names:
-        values = features.get(name, ())
-        if not values or not {*values} <= {0, 1}:
-            raise ValueError(f"{_found(features, name)}; expected 0s and 1s, one for each class,")
-        hot += values
-    return [number for number, value in enumerate(hot) if value == 1]
 
 
 def _found(features: Mapping[str, Values], name: str) -> str:

@@ -168,11 +168,14 @@ def _unwritten(e: Exception) -> UserError:
 
 def as_user_error(e: Exception) -> UserError | None:
     """Returns the error that a user can fix: a mistake, or a lack of the machine; else None."""
-    return user_error_in(e) or _not_installed(e) or _no_folder(e)
-
-
-def _no_folder(e: Exception) -> UserError | None:
-    """Returns the error for a missing temporary folder, or for a removed working directory."""
+    if (found := user_error_in(e)) is not None:
+        return found
+    package = (getattr(e, "name", None) or "").partition(".")[0]
+    if isinstance(e, ModuleNotFoundError) and package in _EXTRAS:
+        return UserError(
+            f"this command needs the package {package}, which is not installed",
+            remedy=install_advice(_EXTRAS[package]),
+        )
     if not isinstance(e, FileNotFoundError) or e.filename is not None:
         return None
     # `tempfile` finds no folder in a read-only container, for example.
@@ -234,17 +237,6 @@ def check_installed(package: str) -> None:
     """
     if importlib.util.find_spec(package) is None:
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)
-
-
-def _not_installed(e: Exception) -> UserError | None:
-    """Returns the error for an extra that is not installed; None for a different error."""
-    name = (getattr(e, "name", None) or "").partition(".")[0]
-    if not isinstance(e, ModuleNotFoundError) or name not in _EXTRAS:
-        return None
-    return UserError(
-        f"this command needs the package {name}, which is not installed",
-        remedy=install_advice(_EXTRAS[name]),
-    )
 
 
 def nearest_flags(received: str, known: Collection[str]) -> list[str]:

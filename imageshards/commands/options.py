@@ -163,10 +163,9 @@ def add_options(
             given = {"type": parse, "metavar": metavar, "choices": option.choices or None}
             given["action"] = option.action
             how |= {key: value for key, value in given.items() if value is not None}
-        group = _group(parser, option.group or title) if title else parser
+        group: argparse._ActionsContainer = parser
+        if title:
+            named = option.group or title
+            found = (each for each in parser._action_groups if each.title == named)
+            group = next(found, None) or parser.add_argument_group(named)
         group.add_argument(f"--{option.flag or name}", dest=name, **how)
-
-
-def _group(parser: argparse.ArgumentParser, title: str) -> argparse._ActionsContainer:
-    found = (group for group in parser._action_groups if group.title == title)
-    return next(found, None) or parser.add_argument_group(title)

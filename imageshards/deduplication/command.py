@@ -15,18 +15,25 @@ from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import Option, check_number
 from imageshards.errors import UserError, names_arguments
-from imageshards.manifest import DUPLICATES_NAME, PAGE_NAME, Manifest, to_json
+from imageshards.example import decode_record
+from imageshards.manifest import DUPLICATES_NAME, PAGE_NAME, Manifest, shard_path, to_json
 from imageshards.output_folder import check_page_folder
+from imageshards.page import number, render, share, thumbnail
 from imageshards.text import counted
+from imageshards.tfrecord import RecordError, read_record
 
 if TYPE_CHECKING:
-    from imageshards.deduplication.twins import Twin
+    from PIL import Image
+
+    from imageshards.deduplication.search import Twin
 
 DEFAULT_DISTANCE = 4
 MAX_DISTANCE = 10
 JSON_NAME = "duplicates.json"
 EXCLUDE_NAME = "exclude.txt"
 _SHOWN = 10  # contradictions that the terminal lists
+MAX_SHOWN = 120  # pairs between splits, and as many within splits, that the page shows
+_THUMB_PX = 160
 
 _EPILOG = """\
 Exit codes: 0 done, with or without duplicates; 1 failed; 2 something to fix;
@@ -89,7 +96,6 @@ def duplicates(
         UserError: `data` is not a dataset with an index, an argument has a wrong value, or the
             output cannot be written.
     """
-    from imageshards.deduplication.page import page_of
     from imageshards.deduplication.search import find_twins
     from imageshards.progress import ProgressLine
 
@@ -168,7 +174,7 @@ def contradictions(found: Mapping[str, Any]) -> list[str]:
     if not pairs:
         return []
     shown = [
-        ", ".join(f"{pair[one]['key']} ({pair[one]['class_name']})" for one in ("kept", "other"))
+        ", ".join(f"{one['key']} ({one['class_name']})" for one in (pair["kept"], pair["other"]))
         for pair in pairs[:_SHOWN]
     ]
     more = [f"and {len(pairs) - _SHOWN:,} more"] if len(pairs) > _SHOWN else []
@@ -225,15 +231,68 @@ def summary(
             for kept, other in dict.fromkeys(twin.splits for twin in twins)
         ],
         "pairs": [
-            {
-                "exact": twin.exact,
-                "distance": twin.distance,
-                "kept": image(twin.kept),
-                "other": image(twin.other),
-            }
+            {"exact": twin.exact, "distance": twin.distance}
+            | {"kept": image(twin.kept), "other": image(twin.other)}
             for twin in twins
         ],
     }
+
+
+def page_of(
+    directory: str,
+    manifest: Manifest,
+    twins: Sequence[Twin],
+    found: Mapping[str, Any],
+    exclude: str,
+) -> str:
+    """Returns the page about `twins`, worst first, and `found`, the content of duplicates.json."""
+    between = [twin for twin in twins if twin.splits[0] != twin.splits[1]]
+    within = [twin for twin in twins if twin.splits[0] == twin.splits[1]]
+    mixed = sum(not twin.same_class for twin in twins)
+    return render(
+        "imageshards.deduplication",
+        "page.jinja",
+        title=os.path.basename(directory),
+        tiles=[
+            ("Images", number(found["num_records"]), ""),
+            ("Duplicates", number(len(twins)), share(len(twins), found["num_records"])),
+            ("Same file", number(found["exact"]), "byte for byte"),
+            ("Near", number(found["near"]), "look alike"),
+            ("Between splits", number(len(between)), "leaks"),
+            ("Of two classes", number(mixed), "labels to check"),
+        ],
+        counts=[
+            (one["other"], one["kept"], number(one["exact"]), number(one["near"]))
+            for one in found["splits"]
+        ],
+        between=_with_pictures(between[:MAX_SHOWN], directory, manifest),
+        within=_with_pictures(within[:MAX_SHOWN], directory, manifest),
+        num_between=len(between),
+        num_within=len(within),
+        distance=found["distance"],
+        exclude=exclude,
+    )
+
+
+def _with_pictures(
+    twins: Sequence[Twin], directory: str, manifest: Manifest
+) -> list[tuple[Twin, Image.Image | None, Image.Image | None]]:
+    """Returns each twin with the pictures of the image that stays and of the image that goes."""
+    image = manifest.roles.image or ""
+
+    def picture(row: Mapping[str, Any]) -> Image.Image | None:
+        try:
+            path, begin = shard_path(directory, row["shard"]), row["offset"]
+            record = read_record(path, row["record"], begin, begin + row["num_bytes"])
+            encoded = decode_record(path, record, [image])[image][0]
+        except (LookupError, OSError, RecordError):
+            return None  # `imageshards verify` reports the damage.
+        return thumbnail(encoded, _THUMB_PX) if isinstance(encoded, bytes) else None
+
+    # One pass of threads reads the pictures of both images of all twins.
+    rows = [row for twin in twins for row in (twin.kept, twin.other)]
+    found = list(storage.map_concurrently(picture, rows))
+    return list(zip(twins, found[::2], found[1::2], strict=True))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,6 +6,13 @@ The hash of a picture is the difference hash ("dHash") of Neal Krawetz, "Kind of
 (https://www.hackerfactor.com/blog/index.php?/archives/529-Kind-of-Like-That.html): the picture is
 reduced to 9x8 grey pixels, and each of 64 bits says whether a pixel is darker than its right
 neighbour. A resized or recompressed picture differs in 0 to 6 bits, a different scene in about 32.
+
+`near_pairs` finds pairs of hashes that differ in few bits, without comparing all pairs. If two
+hashes differ in at most `distance` of their bits, and the bits are cut into `distance + 1` bands,
+at least one band is equal (the pigeonhole principle); of `distance + 2` bands two are equal, and so
+on. A mask selects the bits of some bands, and only hashes in the same cell (equal under a mask) are
+compared. A large cell, for example of pictures with a white upper half, is cut again by the bits
+that differ within the cell.
 """
 
 from __future__ import annotations
@@ -14,29 +21,38 @@ import functools
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from PIL import Image
 
 from imageshards import storage
-from imageshards.deduplication.near import near_pairs
-from imageshards.deduplication.twins import COLUMNS, Twin, choose_twins
 from imageshards.errors import Arg, UserError
 from imageshards.example import decode_example
 from imageshards.index import index_schema, read_shard_index
 from imageshards.jpeg import DECODE_ERRORS, can_draft, eight_bits, open_picture
-from imageshards.manifest import ONE, Manifest, Shard, shard_path
+from imageshards.manifest import ONE, TRAIN_NAMES, VALIDATION_NAMES, Manifest, Shard, shard_path
 from imageshards.progress import with_progress
 from imageshards.tfrecord import RecordError, scan_file
 
+# The columns of the index that this module needs.
+COLUMNS = [
+    "key", "split", "class_name", "shard", "record", "offset", "num_bytes",
+    "source_sha256", "source_bytes",
+]  # fmt: skip
+# Nobody looks at more pairs, and a file of their keys would exclude most images.
+MAX_PAIRS = 5_000_000
+# All hashes of a cell of this size are compared. More hashes differ in at least 11 bits, so that
+# each band of the largest distance has a bit.
+_MAX_CELL = 2000
+# The mean size of a cell: smaller cells need more masks, and each mask sorts all hashes.
+_USUAL_CELL = 100
 _SIZE_PX = (9, 8)
 # Samples of eight by eight points per pixel. Averaging all 256x256 pixels takes five times as long
 # and finds the same copies: for 200 photos that were halved, compressed at quality 30 or cropped by
 # 2 %, the mean distances are 1.0, 0.8 and 3.6 bits with samples, 0.6, 0.5 and 4.3 with all pixels.
 _SAMPLED_PX = (72, 64)
-# The first eight of the nine pixels of each row have a right neighbour.
-_LEFT_PIXELS = [9 * row + column for row in range(8) for column in range(8)]
 
 
 def find_twins(
@@ -52,11 +68,9 @@ def find_twins(
     Raises:
         UserError: The index or a shard cannot be read, or nearly all pictures look alike.
     """
-    image = manifest.roles.image or ""
     shards = [entry for _, entry in manifest.shards()]
-    label = manifest.label
     of_originals = list(_hashes_of_originals(directory, manifest))
-    hash_shard = functools.partial(_hash_shard, directory, image)
+    hash_shard = functools.partial(_hash_shard, directory, manifest.roles.image or "")
     hashed = storage.map_in_processes(hash_shard, shards, workers)
     of_pictures = list(with_progress(hashed, len(shards), "shards", "hashing pictures"))
     originals, _ = _repeated(of_originals)
@@ -68,12 +82,98 @@ def find_twins(
     for shard, files, (hashes, known) in zip(shards, of_originals, of_pictures, strict=True):
         wanted = np.isin(files, originals) | (np.isin(hashes, pictures) & known)
         if wanted.any():
-            table = _rows(directory, shard, COLUMNS, label).filter(pa.array(wanted))
+            table = _rows(directory, shard, COLUMNS, manifest.label).filter(pa.array(wanted))
             # A picture that could not be decoded has the hash 0, which the mask turns into null.
             column = pa.array(hashes[wanted], mask=~known[wanted])
             tables.append(table.append_column("dhash", column))
     twins = choose_twins(pa.concat_tables(tables), pairs) if tables else []
     return twins, sum(int((~known).sum()) for _, known in of_pictures)
+
+
+class Twin(NamedTuple):
+    """An image that should go, and an image that stays and shows the same.
+
+    Attributes:
+        kept, other: The rows of the index, by column, of the image that stays and the image that
+            goes. Several class names are one text.
+        exact: Whether the original files are equal byte for byte.
+        distance: The number of bits in which the hashes of the pictures differ.
+    """
+
+    kept: dict[str, Any]
+    other: dict[str, Any]
+    exact: bool
+    distance: int
+
+    @property
+    def splits(self) -> tuple[str, str]:
+        """The splits of the image that stays and of the image that goes."""
+        return self.kept["split"], self.other["split"]
+
+    @property
+    def same_class(self) -> bool:
+        """Whether both images have the same labels; if not, one image has a wrong label."""
+        return bool(self.kept["class_name"] == self.other["class_name"])
+
+    @property
+    def badness(self) -> tuple[Any, ...]:
+        """The sort key of the page: leaks into training first, then the nearest twins."""
+        between = self.splits[0] != self.splits[1]
+        leak = between and any(split in TRAIN_NAMES for split in self.splits)
+        nearness = self.distance, not self.exact
+        return not leak, not between, *nearness, self.same_class, self.other["key"]
+
+
+def choose_twins(table: pa.Table, pairs: np.ndarray) -> list[Twin]:
+    """Returns the images that should go, worst first, so that no two images that stay are twins.
+
+    Each image that goes gets a twin that stays: a twin of another split, or else the nearest twin.
+
+    Args:
+        table: The rows of all records that may have a twin: `COLUMNS`, as far as the index has
+            them, and `dhash`, the hash of the picture, null if unknown.
+        pairs: uint64 [n, 2], pairs of different hashes that are near.
+    """
+    near = defaultdict(list)
+    for low, high in pairs.tolist():
+        near[low].append(high)
+        near[high].append(low)
+    # At most one row of each hash and of each original stays, since equal ones are twins.
+    kept_of_hash: dict[int, dict[str, Any]] = {}
+    kept_of_original: dict[str, dict[str, Any]] = {}
+    twins = []
+
+    def preference(twin: Twin) -> tuple[Any, ...]:
+        return twin.splits[0] == twin.splits[1], twin.distance, not twin.exact, twin.kept["key"]
+
+    # The images that are most worth keeping come first; an image without a kept twin is kept.
+    for row in sorted(table.to_pylist(), key=_rank):
+        names = row.get("class_name", "")
+        row["class_name"] = names if isinstance(names, str) else ", ".join(names)
+        dhash, original = row["dhash"], row["source_sha256"]
+        kept = [kept_of_hash[h] for h in (dhash, *near.get(dhash, ())) if h in kept_of_hash]
+        kept += [kept_of_original[original]] if original in kept_of_original else []
+        if kept:
+            found = []
+            for other in kept:
+                known = dhash is not None and other["dhash"] is not None
+                distance = (other["dhash"] ^ dhash).bit_count() if known else 0
+                found.append(Twin(other, row, other["source_sha256"] == original, distance))
+            twins.append(min(found, key=preference))
+            continue
+        kept_of_original[original] = row
+        if dhash is not None:
+            kept_of_hash[dhash] = row
+    return sorted(twins, key=lambda twin: twin.badness)
+
+
+def _rank(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Returns the sort key by which the image that is most worth keeping comes first."""
+    # Models are compared on test and validation images, so training images go. Then the larger
+    # original stays.
+    orders = [(("test",), 0), (VALIDATION_NAMES, 1), (TRAIN_NAMES, 3)]
+    order = next((place for names, place in orders if row["split"] in names), 2)
+    return order, row["split"], -(row["source_bytes"] or 0), row["key"]
 
 
 def count_copies(directory: str, manifest: Manifest) -> tuple[int, int]:
@@ -83,21 +183,20 @@ def count_copies(directory: str, manifest: Manifest) -> tuple[int, int]:
         The number of images that equal an earlier image byte for byte, and the number of originals
         in more than one split.
     """
-    of_splits, num_records = defaultdict(list), 0
+    of_splits = defaultdict(list)
     shards = zip(manifest.shards(), _hashes_of_originals(directory, manifest), strict=True)
     for (split, _), hashes in shards:
         of_splits[split].append(hashes)
-        num_records += len(hashes)
     each_once = [np.unique(np.concatenate(hashes)) for hashes in of_splits.values()]
     between, different = _repeated(each_once)
-    return num_records - len(different), len(between)
+    return manifest.num_records - len(different), len(between)
 
 
 def _hashes_of_originals(directory: str, manifest: Manifest) -> Iterator[np.ndarray]:
     """Yields for each shard the first 64 bits of the SHA-256 of each original, uint64."""
-    entries = [entry for _, entry in manifest.shards()]
-    columns = ["source_sha256"]
-    for table in storage.map_concurrently(lambda e: _rows(directory, e, columns), entries):
+    for table in storage.map_concurrently(
+        lambda each: _rows(directory, each[1], ["source_sha256"]), manifest.shards()
+    ):
         # A SHA-256 has four words of 64 bits; the first is enough to tell originals apart.
         digits = "".join(table["source_sha256"].to_pylist())
         yield np.frombuffer(bytes.fromhex(digits), ">u8")[::4].astype(np.uint64)
@@ -149,10 +248,8 @@ def difference_hash(picture: Image.Image) -> int:
     hashes is `(a ^ b).bit_count()`.
     """
     sampled = picture.resize(_SAMPLED_PX, Image.Resampling.NEAREST).convert("L")
-    small = sampled.resize(_SIZE_PX, Image.Resampling.BILINEAR)
-    pixels = small.tobytes()
-    bits = ["1" if pixels[left] < pixels[left + 1] else "0" for left in _LEFT_PIXELS]
-    return int("".join(bits), 2)
+    small = np.asarray(sampled.resize(_SIZE_PX, Image.Resampling.BILINEAR))
+    return int.from_bytes(np.packbits(small[:, :-1] < small[:, 1:]).tobytes())
 
 
 def hash_of_jpeg(encoded: object) -> int | None:
@@ -166,3 +263,89 @@ def hash_of_jpeg(encoded: object) -> int | None:
             return difference_hash(eight_bits(picture).convert("RGB"))
     except DECODE_ERRORS:
         return None
+
+
+def masks_for(hashes: np.ndarray, distance: int) -> list[int]:
+    """Returns masks: any two of the hashes, uint64 [n], that are near are equal under one mask."""
+    if len(hashes) <= _MAX_CELL:
+        return [0]
+    # Bits that are equal in all hashes would make bands that separate nothing.
+    differing = int(np.bitwise_or.reduce(hashes ^ hashes[0]))
+    bits = [1 << bit for bit in range(64) if differing >> bit & 1]
+    # More equal bands select more bits, for smaller cells, but need many more masks.
+    equal = 1
+    while (
+        len(hashes) > _USUAL_CELL * 2 ** (equal * len(bits) // (distance + equal))
+        and distance + equal < len(bits)
+        and equal < 4
+    ):
+        equal += 1
+    num_bands = distance + equal
+    edges = [i * len(bits) // num_bands for i in range(num_bands + 1)]
+    bands = [sum(bits[low:high]) for low, high in itertools.pairwise(edges)]
+    return [sum(chosen) for chosen in itertools.combinations(bands, equal)]
+
+
+def near_pairs(hashes: np.ndarray, distance: int) -> np.ndarray:
+    """Finds all pairs of different hashes that differ in at most `distance` bits.
+
+    Args:
+        hashes: uint64 [n], each hash once.
+        distance: The most bits in which two hashes may differ, 0 to 10.
+
+    Returns:
+        uint64 [m, 2]: each pair once, in order, the lower hash first.
+
+    Raises:
+        UserError: There are more than `MAX_PAIRS` pairs.
+    """
+    found = np.empty((0, 2), np.uint64)
+    for mask in masks_for(hashes, distance) if distance else ():
+        cells = hashes & np.uint64(mask)
+        order = np.argsort(cells)
+        ordered = hashes[order]
+        # `prepend` differs from the first cell, so each cell, the first included, has a begin.
+        begins = np.flatnonzero(np.diff(cells[order], prepend=~cells[order[:1]]))
+        sizes = np.diff(begins, append=len(hashes))
+        is_large = sizes > _MAX_CELL
+        # The number of hashes after each hash in its cell; 0 in large cells, which are cut again.
+        behind = np.repeat(begins + sizes, sizes) - np.arange(len(hashes)) - 1
+        behind[np.repeat(is_large, sizes)] = 0
+        pairs = [found, _compare(ordered, behind, distance)]
+        for begin, size in zip(begins[is_large], sizes[is_large], strict=True):
+            pairs.append(near_pairs(ordered[begin : begin + size], distance))
+        found = np.unique(np.concatenate(pairs), axis=0)
+        _check_number(len(found), distance)
+    return found
+
+
+def _compare(hashes: np.ndarray, behind: np.ndarray, distance: int) -> np.ndarray:
+    """Returns the near pairs of each hash with the `behind` hashes after it."""
+    found, count = [np.empty((0, 2), np.uint64)], 0
+    # One round of NumPy compares all hashes with the hash `step` places later.
+    at, step = np.arange(len(hashes)), 1
+    while len(at := at[behind[at] >= step]):
+        one, other = hashes[at], hashes[at + step]
+        near = count_bits(one ^ other) <= distance
+        found.append(np.sort(np.stack([one[near], other[near]], axis=1)))
+        count += len(found[-1])
+        _check_number(count, distance)
+        step += 1
+    return np.concatenate(found)
+
+
+def _check_number(pairs: int, distance: int) -> None:
+    if pairs > MAX_PAIRS:
+        raise UserError(
+            argument="distance",
+            received=f"{distance}, for which more than {MAX_PAIRS:,} pairs of pictures look alike",
+            expected="fewer pairs",
+            remedy="give a smaller distance, " + Arg("distance", 0) + " for equal hashes only",
+        )
+
+
+def count_bits(values: np.ndarray) -> np.ndarray:
+    """Returns the number of set bits of each uint64."""
+    if hasattr(np, "bitwise_count"):  # NumPy 1 lacks this function.
+        return np.bitwise_count(values)
+    return np.unpackbits(values.view(np.uint8)).reshape(-1, 64).sum(1)

@@ -17,14 +17,12 @@ import struct
 import warnings
 from typing import Any, NoReturn
 
-from PIL import Image, JpegImagePlugin
+from PIL import Image, ImageChops, ImageCms, JpegImagePlugin
 from PIL.ImageCms import ImageCmsTransform
 
 from imageshards.errors import ImageError, install_advice
-from imageshards.images.icc import srgb_transform
-from imageshards.images.jpeg_end import with_end
 from imageshards.images.options import ImageOptions
-from imageshards.jpeg import DECODE_ERRORS, before_scan, eight_bits
+from imageshards.jpeg import DECODE_ERRORS, before_scan, eight_bits, is_animated, with_end
 
 # Pillow warns about odd metadata, which this module drops anyway.
 warnings.filterwarnings("ignore", module=r"PIL\.")
@@ -73,6 +71,19 @@ _WORKING_MODES = {
     "CMYK": "RGB", "LAB": "RGB", "LA": "LA", "La": "LA", "PA": "RGBA", "RGBA": "RGBA",
     "RGBa": "RGBA",
 }  # fmt: skip
+
+# CMYK profiles contain tables and have up to 3 MB. `srgb_transform` keeps up to 16 profiles.
+_MAX_PROFILE_BYTES = 4 << 20
+# A profile's colour space → the mode that the profile applies to, and the Pillow modes that can be
+# converted to this mode. Grey pictures with an RGB profile are common, and grey is an RGB colour.
+_GREY = ("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N")
+_COLOURED = ("P", "PA", "RGB", "RGBA", "RGBX", "RGBa", "YCbCr")
+_SPACES = {
+    "GRAY": ("L", _GREY), "RGB ": ("RGB", _GREY + _COLOURED), "CMYK": ("CMYK", ("CMYK",)),
+}  # fmt: skip
+# A profile that changes colours by at most this many levels counts as sRGB. The sRGB profiles of
+# four makers change 0 or 1, and the most similar profile of a different space changes 9.
+_ROUNDING = 2
 
 ORIENTATION_TAG = 0x0112  # of EXIF
 
@@ -128,17 +139,27 @@ def open_source(data: bytes, options: ImageOptions) -> Source:
             "placeholder; fetch it again.",
         )
     if len(data) > options.max_bytes:
-        raise ImageError(
-            "too_many_bytes", f"{len(data)} bytes; at most {options.max_bytes} are accepted."
-        )
+        what = f"{len(data)} bytes; at most {options.max_bytes} are accepted."
+        raise ImageError("too_many_bytes", what)
     try:
         is_jpeg = data.startswith(b"\xff\xd8")
         source = _open_jpeg(data, options) if is_jpeg else _open_other(data, options)
-        if profile := source.image.info.get("icc_profile"):
+        notes, mode, info = source.notes, source.image.mode, source.image.info
+        if source.orientation != 1:
+            notes.append("exif_rotated")
+        if mode == "CMYK":
+            notes.append("cmyk")
+        elif mode in ("L", "LA", "La", "1") or mode.startswith("I;16"):
+            notes.append("grey")
+        elif mode in ("P", "PA"):
+            notes.append("palette")
+        if mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in info:
+            notes.append("alpha")
+        if profile := info.get("icc_profile"):
             note = "icc_profile_dropped"
             if options.icc == "convert":
-                source.transform, note = srgb_transform(profile, source.image.mode)
-            source.notes.append(note)
+                source.transform, note = srgb_transform(profile, mode)
+            notes.append(note)
         return source
     except _PILLOW_ERRORS as e:
         _reject(e)
@@ -172,8 +193,22 @@ def load_pixels(source: Source, *, grey: bool, shrink: int = 1) -> Image.Image:
             source.image = _jpeg_file(whole)
             source.notes.append("damaged")
             image = _drafted(source, grey, shrink)
-        inks = source.transform and image.mode == "CMYK"
-        return image if inks else _working(image, grey)
+        if source.transform and image.mode == "CMYK":
+            return image
+        image = eight_bits(image)
+        mode = _WORKING_MODES.get(image.mode)
+        if mode is None:
+            what = f"Pixels of mode {image.mode}, which have no agreed 8-bit range."
+            raise ImageError("unsupported_mode", what)
+        if "transparency" in image.info:
+            mode = "RGBA"
+        if mode == "RGB" and grey:
+            mode = "L"
+        if mode != image.mode:
+            image = image.convert(mode)
+        # Otherwise Pillow would write the source's comment into the new JPEG.
+        image.info = {}
+        return image
     except _PILLOW_ERRORS as e:
         _reject(e)
 
@@ -191,18 +226,14 @@ def _drafted(source: Source, grey: bool, shrink: int) -> Image.Image:
 def _check_pixels(image: Image.Image, options: ImageOptions) -> None:
     width, height = image.size
     if width * height > options.max_pixels:
-        raise ImageError(
-            "too_many_pixels",
-            f"{width}x{height} pixels; at most {options.max_pixels} in all are accepted.",
-        )
+        what = f"{width}x{height} pixels; at most {options.max_pixels} in all are accepted."
+        raise ImageError("too_many_pixels", what)
 
 
 def _open_jpeg(data: bytes, options: ImageOptions) -> Source:
     image = _jpeg_file(data)
     _check_pixels(image, options)
-    notes = []
-    if "progressive" in image.info:
-        notes.append("progressive")
+    notes = ["progressive"] if "progressive" in image.info else []
     can_draft, components = before_scan(data)
     # More scans follow if the first scan has fewer components than the frame. The markers are
     # counted only then, because counting reads the whole file.
@@ -212,7 +243,6 @@ def _open_jpeg(data: bytes, options: ImageOptions) -> Source:
             raise ImageError("too_many_scans", f"{scans} scans; at most {_MAX_SCANS} are accepted.")
     orientation = exif_orientation(image.info["exif"]) if "exif" in image.info else 1
     source_format = "MPO" if "mp" in image.info else "JPEG"
-    notes = _notes(image, orientation, notes)
     return Source(image, source_format, orientation, False, notes, can_draft, jpeg=data)
 
 
@@ -229,17 +259,15 @@ def _jpeg_file(data: bytes) -> _Jpeg:
 def _open_other(data: bytes, options: ImageOptions) -> Source:
     found = next((row for row in _PLUGINS if re.match(row[0], data, re.DOTALL)), None)
     if found is None:
-        _reject_unknown(data)
+        raise _unknown(data)
     _, module, name = found
     if module == "PIL.TiffImagePlugin":
         _quieten_libtiff()
     try:
         plugin = getattr(importlib.import_module(module), name)
     except ImportError as e:
-        raise ImageError(
-            "unsupported_format",
-            f"HEIC; on every machine that decodes, {install_advice('heif')}.",
-        ) from e
+        what = f"HEIC; on every machine that decodes, {install_advice('heif')}."
+        raise ImageError("unsupported_format", what) from e
     image: Any = plugin(io.BytesIO(data))
     _check_pixels(image, options)
     notes = ["not_jpeg"]
@@ -252,9 +280,11 @@ def _open_other(data: bytes, options: ImageOptions) -> Source:
     # AVIF is in this EXIF, too: Pillow puts it there. libheif has turned a HEIC, and sets it to 1.
     if not tiff and image.info.get("exif"):
         orientation = exif_orientation(image.info["exif"])
-    if _is_animated(image):
-        notes.append("animated")
-    return Source(image, image.format, orientation, tiff, _notes(image, orientation, notes))
+    # Damage behind the first picture does no harm.
+    with contextlib.suppress(*_PILLOW_ERRORS):
+        if is_animated(image):
+            notes.append("animated")
+    return Source(image, image.format, orientation, tiff, notes)
 
 
 def _known_orientation(orientation: object) -> int:
@@ -296,58 +326,55 @@ def _quieten_libtiff() -> None:
         ctypes.CDLL(importlib.import_module("PIL._imaging").__file__).TIFFSetErrorHandler(None)
 
 
-def _is_animated(image: Any) -> bool:
-    """Returns whether more pictures follow the first; ignores damage behind the first."""
+@functools.lru_cache(maxsize=16)
+def srgb_transform(profile: bytes, mode: str) -> tuple[ImageCmsTransform | None, str]:
+    """Returns the conversion to sRGB of pictures with this profile and Pillow `mode`.
+
+    Returns:
+        The transform for `to_srgb`, and the note `icc_converted`. If the pixels stay as they are,
+        the transform is None, and the note `icc_srgb`, or `icc_broken` for an unusable profile.
+    """
     try:
-        return bool(getattr(image, "is_animated", False))
-    except _PILLOW_ERRORS:
-        return False
+        given = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        applied, modes = _SPACES[given.profile.xcolor_space]
+        if mode not in modes or len(profile) > _MAX_PROFILE_BYTES:
+            return None, "icc_broken"
+        # As in image editors: without black point compensation the black of a press, which is not
+        # quite black, would become dark grey. Between RGB spaces it changes nothing.
+        transform = ImageCms.buildTransform(
+            given, ImageCms.createProfile("sRGB"), applied, "RGB",
+            ImageCms.Intent.RELATIVE_COLORIMETRIC, ImageCms.Flags.BLACKPOINTCOMPENSATION,
+        )  # fmt: skip
+    except (ImageCms.PyCMSError, OSError, LookupError, TypeError, ValueError):
+        return None, "icc_broken"
+    if applied != "CMYK":
+        # Profiles of sRGB differ in their bytes, so their effect on a grid of colours is compared.
+        steps = range(0, 256, 17)
+        cube = bytes(level for r in steps for g in steps for b in steps for level in (r, g, b))
+        colours = Image.frombytes("RGB", (64, 64), cube).convert(applied)
+        change = ImageChops.difference(to_srgb(colours, transform), colours.convert("RGB"))
+        if max(change.tobytes()) <= _ROUNDING:
+            return None, "icc_srgb"
+    return transform, "icc_converted"
 
 
-def _notes(image: Image.Image, orientation: int, notes: list[str]) -> list[str]:
-    mode, info = image.mode, image.info
-    if orientation != 1:
-        notes.append("exif_rotated")
-    if mode == "CMYK":
-        notes.append("cmyk")
-    elif mode in ("L", "LA", "La", "1") or mode.startswith("I;16"):
-        notes.append("grey")
-    elif mode in ("P", "PA"):
-        notes.append("palette")
-    if mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in info:
-        notes.append("alpha")
-    return notes
+def to_srgb(image: Image.Image, transform: ImageCmsTransform) -> Image.Image:
+    """Applies a transform; returns `RGB`, or `RGBA` with unchanged alpha for `LA` and `RGBA`."""
+    converted = transform.apply(image.convert(transform.input_mode))
+    if image.mode in ("LA", "RGBA"):
+        converted.putalpha(image.getchannel("A"))
+    return converted
 
 
-def _working(image: Image.Image, grey: bool) -> Image.Image:
-    image = eight_bits(image)
-    mode = _WORKING_MODES.get(image.mode)
-    if mode is None:
-        raise ImageError(
-            "unsupported_mode", f"Pixels of mode {image.mode}, which have no agreed 8-bit range."
-        )
-    if "transparency" in image.info:
-        mode = "RGBA"
-    if mode == "RGB" and grey:
-        mode = "L"
-    if mode != image.mode:
-        image = image.convert(mode)
-    # Otherwise Pillow would write the source's comment into the new JPEG.
-    image.info = {}
-    return image
-
-
-def _reject_unknown(data: bytes) -> NoReturn:
+def _unknown(data: bytes) -> ImageError:
+    known = "expected JPEG, PNG, WebP, AVIF, HEIC, GIF, BMP or TIFF: convert it."
     for offset, magic, name in _UNSUPPORTED:
         if data.startswith(magic, offset):
-            raise ImageError(
-                "unsupported_format",
-                f"{name}; expected JPEG, PNG, WebP, AVIF, HEIC, GIF, BMP or TIFF: convert it.",
-            )
+            return ImageError("unsupported_format", f"{name}; {known}")
     for pattern, code, message in _STAND_INS:
         if re.match(pattern, data, re.IGNORECASE | re.DOTALL):
-            raise ImageError(code, message)
-    raise ImageError("not_an_image", f"No known image begins with the bytes {data[:12]!r}.")
+            return ImageError(code, message)
+    return ImageError("not_an_image", f"No known image begins with the bytes {data[:12]!r}.")
 
 
 def _reject(error: BaseException) -> NoReturn:

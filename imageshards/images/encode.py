@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import math
 import operator
 from typing import Any
 
@@ -12,9 +13,8 @@ from PIL import Image
 
 from imageshards.errors import ImageError
 from imageshards.images import geometry
-from imageshards.images.decode import Source, load_pixels, open_source
+from imageshards.images.decode import Source, load_pixels, open_source, to_srgb
 from imageshards.images.geometry import BoxTransform, CanvasLayout
-from imageshards.images.icc import to_srgb
 from imageshards.images.options import ImageOptions
 
 # A JPEG is decoded at 1/8, 1/4 or 1/2 while each output pixel still gets at least this many decoded
@@ -93,7 +93,15 @@ def encode_image(data: bytes, options: ImageOptions, *, want_sums: bool = False)
     if not source.is_upright and geometry.swaps_axes(source.orientation):
         width, height = height, width
     layout = geometry.canvas_layout(width, height, options)
-    _check_output(layout, options)
+    # With `none` and `shortest` the size of the result depends on the source.
+    (out_width, out_height), out_pixels = layout.canvas, math.prod(layout.canvas)
+    follows_source = options.resize_mode in ("none", "shortest")
+    if max(layout.canvas) > _MAX_SIDE_PX or (follows_source and out_pixels > options.max_pixels):
+        raise ImageError(
+            "output_too_large",
+            f"The result would be {out_width}x{out_height} pixels; expected sides of at most "
+            f"{_MAX_SIDE_PX} and at most {options.max_pixels} in all.",
+        )
     picture = _finish(_resized(source, layout, width, height, options), layout, options)
     if layout.shrink < 1 - 1e-9:
         source.notes.append("enlarged")
@@ -113,37 +121,15 @@ def encode_image(data: bytes, options: ImageOptions, *, want_sums: bool = False)
     )
 
 
-def _check_output(layout: CanvasLayout, options: ImageOptions) -> None:
-    """Refuses a huge result."""
-    # With `none` and `shortest` the size of the result depends on the source.
-    width, height = layout.canvas
-    follows_source = options.resize_mode in ("none", "shortest")
-    if max(width, height) > _MAX_SIDE_PX or (
-        follows_source and width * height > options.max_pixels
-    ):
-        raise ImageError(
-            "output_too_large",
-            f"The result would be {width}x{height} pixels; expected sides of at most "
-            f"{_MAX_SIDE_PX} and at most {options.max_pixels} in all.",
-        )
-
-
-def _draft_shrink(source: Source, layout: CanvasLayout, options: ImageOptions) -> int:
-    # Decoding at a fraction of the size averages pixels, but `nearest` must keep their values.
-    if source.can_draft and options.filter != "nearest":
-        for shrink, margin in DRAFT_MARGINS:
-            if layout.shrink >= shrink * margin:
-                return shrink
-    return 1
-
-
 def _resized(
     source: Source, layout: CanvasLayout, width: int, height: int, options: ImageOptions
 ) -> Image.Image:
     """Decodes and resizes the kept part of the source, and turns it upright."""
     # The turn comes last, because turning the small result takes almost no time.
     turn = 1 if source.is_upright else source.orientation
-    shrink = _draft_shrink(source, layout, options)
+    # Decoding at a fraction of the size averages pixels, but `nearest` must keep their values.
+    margins = DRAFT_MARGINS if source.can_draft and options.filter != "nearest" else ()
+    shrink = next((some for some, margin in margins if layout.shrink >= some * margin), 1)
     image = load_pixels(source, grey=options.colorspace == "grey", shrink=shrink)
     left, top, right, bottom = geometry.to_stored(layout.crop, width, height, turn)
     # The size of a shrunk JPEG is rounded up, so its last pixel is covered only in part.
@@ -189,14 +175,9 @@ def _sums(image: Image.Image) -> tuple[ChannelSums, ...]:
     histogram = image.histogram()
     channels = [histogram[start : start + 256] for start in range(0, len(histogram), 256)]
     size = image.width * image.height
-    return tuple(
-        (
-            size,
-            sum(map(operator.mul, range(256), channel)),
-            sum(map(operator.mul, _SQUARES, channel)),
-        )
-        for channel in channels
-    )
+    weights = [range(256), _SQUARES]
+    sums = ((sum(map(operator.mul, each, c)) for each in weights) for c in channels)
+    return tuple((size, *both) for both in sums)
 
 
 def tune_allocator() -> None:

@@ -13,15 +13,10 @@ Box = tuple[float, float, float, float]
 # EXIF orientation → the steps that turn stored pixels upright: (swap the axes, then mirror
 # left-right, then mirror top-bottom). CIPA DC-008 (Exif 2.32), tag 0x0112.
 TURNS: dict[int, tuple[bool, bool, bool]] = {
-    1: (False, False, False),
-    2: (False, True, False),
-    3: (False, True, True),
-    4: (False, False, True),
-    5: (True, False, False),
-    6: (True, True, False),
-    7: (True, True, True),
-    8: (True, False, True),
-}
+    1: (False, False, False), 2: (False, True, False), 3: (False, True, True),
+    4: (False, False, True), 5: (True, False, False), 6: (True, True, False),
+    7: (True, True, True), 8: (True, False, True),
+}  # fmt: skip
 
 
 class CanvasLayout(NamedTuple):
@@ -74,12 +69,21 @@ def canvas_layout(width_px: int, height_px: int, options: ImageOptions) -> Canva
     if options.resize_mode == "none":
         return CanvasLayout(whole, (width_px, height_px), (width_px, height_px))
     if options.resize_mode == "shortest":
-        size = _shortest(width_px, height_px, options)
+        shortest = min(width_px, height_px)
+        side = min(options.height_px, shortest) if options.only_shrink else options.height_px
+        # The shortest side becomes exactly `side`.
+        size = (_rounded(width_px * side / shortest), _rounded(height_px * side / shortest))
         return CanvasLayout(whole, size, size)
     if options.resize_mode == "crop":
         return _crop(width_px, height_px, target, options.only_shrink)
     if options.resize_mode == "pad":
-        return _pad(width_px, height_px, target, options.only_shrink)
+        scale = min(target[0] / width_px, target[1] / height_px)
+        if options.only_shrink:
+            scale = min(scale, 1.0)
+        width = min(target[0], _rounded(width_px * scale))
+        height = min(target[1], _rounded(height_px * scale))
+        offset = ((target[0] - width) // 2, (target[1] - height) // 2)
+        return CanvasLayout(whole, (width, height), target, offset)
     if options.only_shrink:
         target = (min(target[0], width_px), min(target[1], height_px))
     return CanvasLayout(whole, target, target)
@@ -88,15 +92,6 @@ def canvas_layout(width_px: int, height_px: int, options: ImageOptions) -> Canva
 def _rounded(length: float) -> int:
     """Rounds to the nearest whole number of pixels, halves up, at least one."""
     return max(1, int(length + 0.5))
-
-
-def _shortest(width_px: int, height_px: int, options: ImageOptions) -> tuple[int, int]:
-    side = options.height_px
-    if options.only_shrink:
-        side = min(side, width_px, height_px)
-    if width_px <= height_px:
-        return side, _rounded(height_px * side / width_px)
-    return _rounded(width_px * side / height_px), side
 
 
 def _crop(
@@ -113,17 +108,6 @@ def _crop(
     if only_shrink and kept_width < target[0]:
         size = (_rounded(kept_width), _rounded(kept_height))
     return CanvasLayout((left, top, width_px - left, height_px - top), size, size)
-
-
-def _pad(width_px: int, height_px: int, target: tuple[int, int], only_shrink: bool) -> CanvasLayout:
-    scale = min(target[0] / width_px, target[1] / height_px)
-    if only_shrink:
-        scale = min(scale, 1.0)
-    width = min(target[0], _rounded(width_px * scale))
-    height = min(target[1], _rounded(height_px * scale))
-    offset = ((target[0] - width) // 2, (target[1] - height) // 2)
-    whole = (0.0, 0.0, float(width_px), float(height_px))
-    return CanvasLayout(whole, (width, height), target, offset)
 
 
 def box_transform(
@@ -152,18 +136,6 @@ def to_stored(
     if mirror_y:
         top, bottom = height_px - bottom, height_px - top
     return (top, left, bottom, right) if swap else (left, top, right, bottom)
-
-
-def _upright(box: Box, orientation: int) -> Box:
-    swap, mirror_x, mirror_y = TURNS[orientation]
-    xmin, xmax, ymin, ymax = box
-    if swap:
-        xmin, xmax, ymin, ymax = ymin, ymax, xmin, xmax
-    if mirror_x:
-        xmin, xmax = 1 - xmax, 1 - xmin
-    if mirror_y:
-        ymin, ymax = 1 - ymax, 1 - ymin
-    return xmin, xmax, ymin, ymax
 
 
 def _map_axis(
@@ -195,9 +167,15 @@ def map_boxes(boxes: Iterable[Box], transform: BoxTransform) -> list[tuple[int, 
     """
     left, top, right, bottom = transform.visible
     to_left, to_top, to_right, to_bottom = transform.content
+    swap, mirror_x, mirror_y = TURNS[transform.orientation]
     mapped = []
-    for index, box in enumerate(boxes):
-        xmin, xmax, ymin, ymax = _upright(box, transform.orientation)
+    for index, (xmin, xmax, ymin, ymax) in enumerate(boxes):
+        if swap:
+            xmin, xmax, ymin, ymax = ymin, ymax, xmin, xmax
+        if mirror_x:
+            xmin, xmax = 1 - xmax, 1 - xmin
+        if mirror_y:
+            ymin, ymax = 1 - ymax, 1 - ymin
         if not (xmin <= xmax and ymin <= ymax):  # False for a NaN, too.
             continue
         x = _map_axis(xmin, xmax, (left, right), (to_left, to_right))

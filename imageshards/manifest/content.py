@@ -1,4 +1,4 @@
-"""The content of `manifest.json` as typed structs, which are checked when they are decoded.
+"""The names of a dataset, and the structs of `manifest.json`, checked when they are decoded.
 
 `format_version` fixes the keys; a later release may add keys, which this release ignores. A
 manifest may come from a stranger, so each struct checks that its file names stay in the folder of
@@ -18,26 +18,54 @@ from msgspec import Meta, Struct
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.example import Dtype
-from imageshards.manifest.names import (
-    CLASS_FEATURE,
-    FILENAME_FEATURE,
-    FRAME_BYTES,
-    IMAGE_FEATURE,
-    INDEX_NAME,
-    LABEL_FEATURE,
-    LABELS_FEATURE,
-    NONE,
-    ONE,
-    QUARANTINE_NAME,
-    REPORT_NAME,
-    SEVERAL,
-    SHA256_FEATURE,
-    SPLIT_NAME,
-    TRAIN_NAMES,
-    TRANSFORM_NAME,
-    VALIDATION_NAMES,
-)
 from imageshards.typed import Whole
+
+# Files and folders of a dataset.
+MANIFEST_NAME = "manifest.json"
+TRANSFORM_NAME = "transform"
+QUARANTINE_NAME = "quarantine"
+REJECTS_NAME = "rejects.jsonl"
+REPORT_NAME = "report"
+INDEX_NAME = "index"
+CROISSANT_NAME = "croissant.json"
+DUPLICATES_NAME = "duplicates"
+PAGE_NAME = "index.html"  # in the folder of the report
+# Only an unfinished build has this folder in its output.
+STAGING_NAME = ".staging"
+LOCK_NAME = "lock"  # in the staging folder; the job that writes the output holds it
+REPLACED_NAME = "replaced"  # in the staging folder; the dataset that a build replaces
+
+# A user who asks for one name of a line accepts any name of that line. `test` is no name for
+# validation: a test split measures a model that was chosen without the test split.
+TRAIN_NAMES = ("train", "training")
+VALIDATION_NAMES = ("validation", "val", "valid")
+# Folders and files with these names hold a split.
+SPLIT_NAMES = {
+    *TRAIN_NAMES, *VALIDATION_NAMES, "dev", "eval", "evaluation", "test", "testing",
+}  # fmt: skip
+
+# The name of a split becomes part of file names.
+SPLIT_NAME = re.compile(r"[A-Za-z0-9_]{1,100}")
+SHARD_NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.tfrecord")
+"""Split, number of the shard, number of shards."""
+
+IMAGE_FEATURE = "image/encoded"
+LABEL_FEATURE = "image/class/label"
+LABELS_FEATURE = "image/class/labels"
+CLASS_FEATURE = "image/class/text"
+FILENAME_FEATURE = "image/filename"
+SHA256_FEATURE = "image/key/sha256"
+
+# The number of labels per image, which `build --label` sets.
+ONE, NONE, SEVERAL = "one", "none", "several"
+
+# Columns with this prefix hold an entry for each box: its class, and its four sides from 0 to 1.
+OBJECT_PREFIX = "image/object/"
+BOX_CLASS_FEATURE = f"{OBJECT_PREFIX}class/text"
+BOX_LABEL_FEATURE = f"{OBJECT_PREFIX}class/label"
+BOX_FEATURES = tuple(f"{OBJECT_PREFIX}bbox/{side}" for side in ("xmin", "xmax", "ymin", "ymax"))
+
+FRAME_BYTES = 16  # The framing of a record, which is all of an empty record.
 
 # File systems allow names of 255 bytes, and a file has a longer name while it is written.
 _MAX_NAME_BYTES = 200

@@ -6,26 +6,32 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from imageshards import storage, tfrecord
-from imageshards.errors import DamagedManifestError, LeaseLostError, UserError
-from imageshards.manifest.content import Manifest, Origin, record_features
-from imageshards.manifest.names import (
+from imageshards.errors import Arg, DamagedManifestError, LeaseLostError, UserError
+from imageshards.manifest.content import (
     MANIFEST_NAME,
     QUARANTINE_NAME,
     REJECTS_NAME,
     REPLACED_NAME,
     STAGING_NAME,
+    Manifest,
+    Origin,
+    is_outside,
+    record_features,
 )
-from imageshards.manifest.records_root import check_folders
 from imageshards.typed import convert, decode
 
 FORMAT_VERSION: Final = 1
 
+RECORDS_ROOT_HELP = (
+    "folder, gs:// or s3:// place in which the manifest of an adopted dataset may name shards "
+    "(default: only the dataset's own folder)"
+)
 _BUILD_AGAIN = "build the dataset again by imageshards build --overwrite"
 
 
@@ -87,7 +93,14 @@ def load_manifest(
         manifest = convert(raw, Manifest)
         convert(manifest.options, Origin)
         if complete and not manifest.adopted:
-            _check_complete(manifest)
+            for name, wanted in record_features(manifest.label).items():
+                found = manifest.features.get(name)
+                if found is None:
+                    raise ValueError(f"features.{name} is missing")
+                if found != wanted:
+                    raise ValueError(f"features.{name} is {found.dtype} of {found.form}")
+            if manifest.image.size is None:
+                raise ValueError("image.size is None; expected one side or two, in pixels")
     except ValueError as e:
         raise _damaged(argument, directory, f"in whose {MANIFEST_NAME} {e}", raw) from e
     if manifest.adopted and not adopted:
@@ -151,18 +164,6 @@ def _damaged(
         expected=expected,
         remedy=f"copy it again, or {remedy}",
     )
-
-
-def _check_complete(manifest: Manifest) -> None:
-    """Raises ValueError if the manifest lacks a feature or a size that each build writes."""
-    for name, wanted in record_features(manifest.label).items():
-        found = manifest.features.get(name)
-        if found is None:
-            raise ValueError(f"features.{name} is missing")
-        if found != wanted:
-            raise ValueError(f"features.{name} is {found.dtype} of {found.form}")
-    if manifest.image.size is None:
-        raise ValueError("image.size is None; expected one side or two, in pixels")
 
 
 def digest_of(manifest: Mapping[str, Any]) -> str:
@@ -258,3 +259,50 @@ def publish_manifest(directory: str, manifest: Manifest) -> Manifest:
 def to_json(value: Any) -> str:
     """Returns readable JSON, with equal bytes for equal content; all JSON files use this form."""
     return json.dumps(value, indent=1, sort_keys=False, ensure_ascii=False) + "\n"
+
+
+def outside_folders(manifest: Manifest) -> list[str]:
+    """Returns each folder outside of the dataset's own that the manifest names, in order."""
+    return sorted({shard.folder for _, shard in manifest.shards() if is_outside(shard.folder)})
+
+
+def common_root(folders: Iterable[str]) -> str:
+    """Returns the lowest place that all folders are in or below; "" where there is none."""
+    parts = os.path.commonprefix([folder.rstrip("/").split("/") for folder in folders])
+    if parts == [""]:
+        return "/"
+    # Two buckets share only `gs:` and an empty part, which is no place.
+    return "" if parts[-1:] == [""] or not parts else "/".join(parts)
+
+
+def check_folders(
+    argument: str, directory: str, manifest: Manifest, records_root: str | os.PathLike[str] | None
+) -> None:
+    """Checks that a manifest names no shard outside of the dataset's folder and `records_root`.
+
+    `imageshards adopt --output FOLDER` leaves shards where they are, so its manifest names their
+    folders. A manifest may come from a stranger, so only the user allows places outside of the
+    dataset's folder.
+
+    Raises:
+        UserError: A shard is in another place; the error names `argument`.
+    """
+    refused = outside_folders(manifest)
+    if records_root is not None:
+        root = storage.absolute_place("records_root", records_root).rstrip("/")
+        # With a slash at both ends, `/data` does not allow `/data-2`.
+        places = (
+            (f, os.path.abspath(f) if storage.is_local(f) else f.rstrip("/")) for f in refused
+        )
+        refused = [f for f, place in places if not f"{place}/".startswith(f"{root}/")]
+    if not refused:
+        return
+    more = f" and {len(refused) - 1:,} other places" if len(refused) > 1 else ""
+    raise UserError(
+        argument=argument,
+        received=f"{directory!r}, whose manifest says that shards are in {refused[0]!r}{more}, "
+        "outside of the dataset's folder",
+        expected="a place that you allow",
+        remedy="if you know where the dataset comes from, give "
+        + Arg("records_root", common_root(refused) or refused[0]),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import logging
@@ -72,7 +73,13 @@ def write_report(directory: str, manifest: Manifest) -> str:
         Sheet(name, *thumbs_of(directory, manifest, split.shards))
         for name, split in manifest.splits.items()
     ]
-    page = page_of(storage.name_of(whole), manifest, sheets, _reject_examples(directory))
+    examples: defaultdict[str, list[Reject]] = defaultdict(list)
+    # The page shows the readable examples; `imageshards verify` reports the damage.
+    with contextlib.suppress(OSError, ValueError):
+        for reject in itertools.islice(read_rejects(directory), _MAX_REJECTS_READ):
+            if len(examples[reject.reason]) < _EXAMPLES_PER_REASON:
+                examples[reject.reason].append(reject)
+    page = page_of(storage.name_of(whole), manifest, sheets, examples)
     try:
         storage.write(path, page)
     except OSError as e:
@@ -118,20 +125,12 @@ def page_of(
         rejects=manifest.rejects,
         reject_examples=rejects,
         image=sections.values_as_text(msgspec.to_builtins(manifest.image)),
-        origin=sections.values_as_text(sections.origin(manifest)),
+        origin=sections.values_as_text(
+            {"format_version": manifest.format_version, "fingerprint": manifest.fingerprint}
+            | manifest.versions
+        ),
         options=sections.values_as_text(manifest.options),
     )
-
-
-def _reject_examples(directory: str) -> Mapping[str, Sequence[Reject]]:
-    examples: defaultdict[str, list[Reject]] = defaultdict(list)
-    try:
-        for reject in itertools.islice(read_rejects(directory), _MAX_REJECTS_READ):
-            if len(examples[reject.reason]) < _EXAMPLES_PER_REASON:
-                examples[reject.reason].append(reject)
-    except (OSError, ValueError):
-        pass  # The page shows the readable examples; `imageshards verify` reports the damage.
-    return examples
 
 
 def quotas(counts: Sequence[int], wanted: int) -> list[int]:

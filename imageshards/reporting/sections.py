@@ -163,15 +163,6 @@ def _with_shares(counts: Mapping[str, int], whole: int) -> Rows:
     return [(name, number(count), share(count, whole)) for name, count in counts.items()]
 
 
-def origin(manifest: Manifest) -> dict[str, Any]:
-    """Returns the fingerprint of the dataset and the versions that wrote it."""
-    return {
-        "format_version": manifest.format_version,
-        "fingerprint": manifest.fingerprint,
-        **manifest.versions,
-    }
-
-
 def values_as_text(values: Mapping[str, Any]) -> Rows:
     """Returns rows of names and values, as JSON or, for a string, without quotes."""
     return [

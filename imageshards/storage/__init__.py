@@ -23,6 +23,7 @@ from imageshards.storage.concurrency import map_in_processes as map_in_processes
 from imageshards.storage.concurrency import run_concurrently as run_concurrently
 from imageshards.storage.concurrency import shared_memory as shared_memory
 from imageshards.storage.files import AtomicFile as AtomicFile
+from imageshards.storage.files import absolute_place as absolute_place
 from imageshards.storage.files import backend as backend
 from imageshards.storage.files import check_bucket as check_bucket
 from imageshards.storage.files import copy as copy
@@ -47,6 +48,7 @@ from imageshards.storage.files import name_of as name_of
 from imageshards.storage.files import open_read as open_read
 from imageshards.storage.files import open_write as open_write
 from imageshards.storage.files import parent_of as parent_of
+from imageshards.storage.files import place as place
 from imageshards.storage.files import read as read
 from imageshards.storage.files import read_range as read_range
 from imageshards.storage.files import settings as settings
@@ -62,5 +64,3 @@ from imageshards.storage.local import temporary_folder as temporary_folder
 from imageshards.storage.lock import OutputLock as OutputLock
 from imageshards.storage.lock import join_job as join_job
 from imageshards.storage.lock import output_lock as output_lock
-from imageshards.storage.place import absolute_place as absolute_place
-from imageshards.storage.place import place as place

@@ -1,4 +1,4 @@
-"""Objects of `gs://`, through google-cloud-storage; `direct` makes the plain reads, for speed."""
+"""Objects of `gs://`, through google-cloud-storage; `DirectReader` makes the plain reads."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 
 from imageshards.errors import StorageError
 from imageshards.storage.base import Stat, count
-from imageshards.storage.direct import DirectReader, needs_no_proxy
 from imageshards.storage.objects import (
     ANSWER_SEC,
     CONNECT_SEC,
     CONNECTIONS,
     HASTY_SEC,
+    DirectReader,
     ObjectStore,
     StoreFailure,
+    needs_no_proxy,
     split_uri,
 )
 
@@ -257,8 +258,13 @@ def find_credentials(settings: Mapping[str, Any]) -> Any:
         )
     # Google's search waits up to 20 s for a metadata server, so a shorter test comes first.
     before = os.environ.get("NO_GCE_CHECK")
-    if before is None and not _has_metadata_server():
-        os.environ["NO_GCE_CHECK"] = "true"
+    if before is None:
+        # In Google's cloud this address answers.
+        host, _, port = os.environ.get("GCE_METADATA_HOST", "169.254.169.254").partition(":")
+        try:
+            socket.create_connection((host, int(port or 80)), timeout=1).close()
+        except OSError:
+            os.environ["NO_GCE_CHECK"] = "true"
     try:
         found, _ = google.auth.default(list(_SCOPES))
     except google.auth.exceptions.DefaultCredentialsError:
@@ -274,16 +280,6 @@ def find_credentials(settings: Mapping[str, Any]) -> Any:
             found, target, list(_SCOPES), delegates=delegates
         )
     return found
-
-
-def _has_metadata_server() -> bool:
-    """Returns whether this machine runs in Google's cloud, where this address answers."""
-    host, _, port = os.environ.get("GCE_METADATA_HOST", "169.254.169.254").partition(":")
-    try:
-        socket.create_connection((host, int(port or 80)), timeout=1).close()
-    except OSError:
-        return False
-    return True
 
 
 def _retry(**times: float) -> Any:

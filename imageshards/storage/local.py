@@ -162,8 +162,13 @@ def temporary_folder() -> Iterator[str]:
     """
     place = tempfile.gettempdir()
     for name in os.listdir(place):
-        if name.startswith(_TEMPORARY):
-            _delete_left(os.path.join(place, name))
+        left = os.path.join(place, name)
+        # A locked folder belongs to a process that still runs.
+        if name.startswith(_TEMPORARY) and (lock := _lock(left)) is not None:
+            with contextlib.suppress(OSError):
+                if os.fstat(lock).st_uid == os.geteuid():
+                    shutil.rmtree(left)
+            os.close(lock)
     # The folder is locked before it gets the name by which processes find folders to delete.
     made = tempfile.mkdtemp(prefix=".imageshards-")
     folder = os.path.join(place, _TEMPORARY + uuid.uuid4().hex)
@@ -175,16 +180,6 @@ def temporary_folder() -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
         if lock is not None:
             os.close(lock)
-
-
-def _delete_left(folder: str) -> None:
-    """Deletes a temporary folder of this user, unless its process still runs."""
-    lock = _lock(folder)
-    if lock is not None:
-        with contextlib.suppress(OSError):
-            if os.fstat(lock).st_uid == os.geteuid():
-                shutil.rmtree(folder)
-        os.close(lock)
 
 
 def _lock(folder: str) -> int | None:

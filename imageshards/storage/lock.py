@@ -84,7 +84,15 @@ class OutputLock(abc.ABC):
         self._sign: Any = None
 
     def __enter__(self) -> OutputLock:
-        self._show_life()
+        # A temporary file, named after this lock's nonce, is locked until this process has ended.
+        # From this file a later job on the same machine can be sure that this process has ended.
+        # Process ids and host names prove nothing: containers and copied machines share them.
+        # No job can read the nonce before the lock is taken, so none looks for this file too early.
+        # Without the file, a lease that is left behind expires in its time.
+        with contextlib.suppress(OSError):
+            self._sign = open(_sign_of_life(self._holder), "xb")
+            os.register_at_fork(after_in_child=self._sign.close)
+            fcntl.flock(self._sign, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
             self._take()
         except BaseException as e:
@@ -97,19 +105,6 @@ class OutputLock(abc.ABC):
                 remedy="choose another folder, make room or fix its permissions",
             ) from e
         return self
-
-    def _show_life(self) -> None:
-        """Locks a temporary file named after this lock's nonce, until this process has ended.
-
-        From this file a later job on the same machine can be sure that this process has ended.
-        Process ids and host names prove nothing: containers and copied machines share them.
-        """
-        # No job can read the nonce before the lock is taken, so none looks for this file too early.
-        # Without the file, a lease that is left behind expires in its time.
-        with contextlib.suppress(OSError):
-            self._sign = open(_sign_of_life(self._holder), "xb")
-            os.register_at_fork(after_in_child=self._sign.close)
-            fcntl.flock(self._sign, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def _end_life(self) -> None:
         _forget(self._holder)
@@ -229,7 +224,16 @@ class Lease(OutputLock):
             version = self._store.write_if(self.path, self._content(), None)
             if version is None and (found := self._found()) is not None:
                 old_version, age_sec, holder = found
-                self._refuse_live(age_sec, holder)
+                # This job finds its own lease if the store wrote it but the answer was lost.
+                is_ours = holder.nonce == self._holder.nonce
+                if not is_ours and age_sec < self._times.stale_sec and not _has_ended(holder):
+                    raise UserError(
+                        argument="output",
+                        received=f"{self._output!r}, which is in use by another job "
+                        f"({_who(holder)}, seen {age_sec:.0f} s ago)",
+                        remedy="wait for it to end, or choose another folder: the lock of a job "
+                        f"killed on another machine ends {self._times.stale_sec:.0f} s after it",
+                    )
                 version = self._store.write_if(self.path, self._content(), old_version)
                 if version is not None:
                     _forget(holder)
@@ -255,19 +259,6 @@ class Lease(OutputLock):
         except FileNotFoundError:
             return None
 
-    def _refuse_live(self, age_sec: float, holder: _Holder) -> None:
-        # This job finds its own lease if the store wrote it but the answer was lost.
-        is_ours = holder.nonce == self._holder.nonce
-        if is_ours or age_sec >= self._times.stale_sec or _has_ended(holder):
-            return
-        raise UserError(
-            argument="output",
-            received=f"{self._output!r}, which is in use by another job ({_who(holder)}, seen "
-            f"{age_sec:.0f} s ago)",
-            remedy="wait for it to end, or choose another folder: the lock of a job killed on "
-            f"another machine ends {self._times.stale_sec:.0f} s after it",
-        )
-
     def _content(self) -> bytes:
         # The content changes each time, because some stores use its hash as the version.
         self._renewals += 1
@@ -282,26 +273,20 @@ class Lease(OutputLock):
 
     def renew(self) -> None:
         if not self._threads:
-            self._renew_if_late()
+            # The lease was perhaps taken before something slow, such as an import on a busy disk,
+            # and may even have expired. The job has written nothing yet, so it may go on if the
+            # version in the store shows that no job took the lease.
+            begun = _now()
+            if begun >= self._until.value - self._times.give_up_sec + self._times.renew_sec:
+                version = self._renewed()
+                if version is None:
+                    self._lost = _TAKEN
+                    raise _lost_error(self.path, self._lost)
+                self._note_renewed(version, begun)
             for run in (self._keep_renewing, self._watch):
                 thread = threading.Thread(target=in_thread(run), name="lease", daemon=True)
                 self._threads.append(thread)
                 thread.start()
-
-    def _renew_if_late(self) -> None:
-        """Renews a lease that was taken before something slow, such as an import on a busy disk.
-
-        The lease may even have expired: the job has written nothing yet, so it may go on if the
-        version in the store shows that no job took the lease.
-        """
-        begun = _now()
-        if begun < self._until.value - self._times.give_up_sec + self._times.renew_sec:
-            return
-        version = self._renewed()
-        if version is None:
-            self._lost = _TAKEN
-            raise _lost_error(self.path, self._lost)
-        self._note_renewed(version, begun)
 
     def _keep_renewing(self) -> None:
         wait_sec = self._times.renew_sec

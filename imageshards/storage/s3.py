@@ -1,4 +1,4 @@
-"""Objects of `s3://`, through boto3; `direct` makes the plain reads, for speed."""
+"""Objects of `s3://`, through boto3; `DirectReader` makes the plain reads."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from botocore.httpsession import get_cert_path
 
 from imageshards.errors import StorageError
 from imageshards.storage.base import Stat, count
-from imageshards.storage.direct import DirectReader, needs_no_proxy
 from imageshards.storage.objects import (
     ANSWER_SEC,
     CONNECT_SEC,
     CONNECTIONS,
     HASTY_SEC,
+    DirectReader,
     ObjectStore,
     StoreFailure,
+    needs_no_proxy,
     split_uri,
 )
 
@@ -56,17 +57,11 @@ _KIND_OF = {code: kind for kind, codes in _KINDS.items() for code in codes}
 
 
 class _Direct(NamedTuple):
-    """The way to read a bucket's objects without the library.
-
-    Attributes:
-        reader: Connections to the bucket's host.
-        above: Path of a URL up to the object's key.
-        scope: Region and service of signatures; None without credentials.
-    """
+    """The way to read a bucket's objects without the library."""
 
     reader: DirectReader
-    above: str
-    scope: tuple[str, str] | None
+    above: str  # the path of a URL up to the object's key
+    scope: tuple[str, str] | None  # region and service of signatures; None without credentials
 
 
 class S3Backend(ObjectStore):

@@ -83,7 +83,16 @@ def check_shard(directory: str, entry: Shard) -> FileResult:
         result.num_records = entry.num_records
     elif result.sha256:
         try:
-            _check_records(entry, name, path, result)
+            for record in scan_file(path, entry.num_bytes):
+                result.num_records += 1
+                if isinstance(record, RecordError):
+                    number, offset = record.number, record.offset_bytes
+                    message = f"{name}, record {number} at byte {offset}: {record.reason}."
+                    result.problems.append(Problem("checksums", message, name, number, offset))
+            if result.num_records != entry.num_records:
+                held = counted(result.num_records, "record")
+                message = f"{name}: it holds {held}; the manifest says {entry.num_records}."
+                result.problems.append(Problem("records", message, name))
         except OSError as e:
             result.problems.append(_unreadable(name, e))
     return result
@@ -96,25 +105,16 @@ def _unreadable(name: str, e: OSError) -> Problem:
     return Problem("files", f"{name}: {what}.", name)
 
 
-def _check_records(entry: Shard, name: str, path: str, result: FileResult) -> None:
-    for record in scan_file(path, entry.num_bytes):
-        result.num_records += 1
-        if isinstance(record, RecordError):
-            number, offset = record.number, record.offset_bytes
-            message = f"{name}, record {number} at byte {offset}: {record.reason}."
-            result.problems.append(Problem("checksums", message, name, number, offset))
-    if result.num_records != entry.num_records:
-        held = counted(result.num_records, "record")
-        message = f"{name}: it holds {held}; the manifest says {entry.num_records}."
-        result.problems.append(Problem("records", message, name))
-
-
 def dataset_problems(directory: str, manifest: Manifest) -> Iterator[Problem]:
     """Yields the problems that no single shard shows."""
+    files = storage.map_concurrently(
+        lambda item: check_file(storage.join(directory, item[0]), *item), manifest.files.items()
+    )
     checks: dict[str, Iterator[Problem | str]] = {
         "manifest": (f"manifest.json: {phrase}" for phrase in manifest_problems(manifest)),
         "accounting": accounting_problems(manifest, directory),
-        "checksums": file_problems(manifest, directory),
+        # Files beside the shards may be missing or differ from the manifest.
+        "checksums": itertools.chain.from_iterable(result.problems for result in files),
         "index": index_problems(manifest, directory),
     }
     if manifest.adopted is None:
@@ -131,15 +131,6 @@ def dataset_problems(directory: str, manifest: Manifest) -> Iterator[Problem]:
             # A file that cannot be read is a problem of the check that needs the file.
             what = f"{e.filename or directory} could not be read ({e.strerror or e})"
             yield Problem(check, f"{what}.", e.filename)
-
-
-def file_problems(manifest: Manifest, directory: str) -> Iterator[Problem]:
-    """Yields the files beside the shards that are missing or differ from the manifest."""
-    checked = storage.map_concurrently(
-        lambda item: check_file(storage.join(directory, item[0]), *item), manifest.files.items()
-    )
-    for result in checked:
-        yield from result.problems
 
 
 def manifest_problems(manifest: Manifest) -> Iterator[str]:
@@ -232,7 +223,11 @@ def index_problems(manifest: Manifest, directory: str) -> Iterator[Problem]:
             yield Problem("index", f"{name}: its {shard.index.file} {found}.", name)
             continue
         tables.append(found)
-        held, said = Counter(_labels_in(found)), Counter(shard.classes)
+        labels = []
+        if "class_name" in columns:
+            names = found["class_name"]
+            labels = (pc.list_flatten(names) if pa.types.is_list(names.type) else names).to_pylist()
+        held, said = Counter(labels), Counter(shard.classes)
         for each in sorted({*held, *said}):
             if held[each] != said[each]:
                 what = f"it holds {counted(held[each], 'record')} of class {each!r}"
@@ -250,16 +245,6 @@ def index_problems(manifest: Manifest, directory: str) -> Iterator[Problem]:
         shown = "; ".join(f"{file}, record {record}" for file, record in held_by[:_MAX_PLACES])
         message = f"The key {key!r} is held by {len(held_by)} records: {shown}."
         yield Problem("keys", message, *held_by[0])
-
-
-def _labels_in(table: pa.Table) -> list[str]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if "class_name" not in table.column_names:
-        return []
-    names = table["class_name"]
-    return (pc.list_flatten(names) if pa.types.is_list(names.type) else names).to_pylist()
 
 
 def accounting_problems(manifest: Manifest, directory: str) -> Iterator[str]:

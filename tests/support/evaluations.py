@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from trainer.config import OptimizerConfig
-from trainer.evaluation.evaluator import KINDS
+from trainer.evaluation.kinds import KINDS
 from trainer.models.optimizer import make_loss
 
 

@@ -4,8 +4,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from imageshards.deduplication import near
-from imageshards.deduplication.near import count_bits, near_pairs
+from imageshards.deduplication import search as near
+from imageshards.deduplication.search import count_bits, near_pairs
 from imageshards.errors import UserError
 
 

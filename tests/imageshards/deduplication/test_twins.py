@@ -2,7 +2,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from imageshards.deduplication.twins import COLUMNS, choose_twins
+from imageshards.deduplication.search import COLUMNS, choose_twins
 
 
 def row(key, split="train", dhash=0, **more):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from imageshards.images.decode import srgb_transform, to_srgb
 from imageshards.images.encode import encode_image
-from imageshards.images.icc import srgb_transform, to_srgb
 from tests.support.icc_profiles import (
     ADOBE_RGB,
     DISPLAY_P3,

@@ -5,8 +5,8 @@ import pytest
 from PIL import Image
 
 from imageshards.images.encode import encode_image
-from imageshards.images.jpeg_end import with_end
 from imageshards.images.options import ImageOptions
+from imageshards.jpeg import with_end
 from tests.support.pictures import SMALL, code_of, opened, saved, scene
 
 NOISE = Image.effect_noise((70, 50), 80).convert("RGB")

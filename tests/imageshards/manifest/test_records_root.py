@@ -9,8 +9,15 @@ import pytest
 import imageshards as ims
 from imageshards.adopt.command import main as adopt_main
 from imageshards.errors import DamagedManifestError, UserError
-from imageshards.manifest import Adopted, IndexFile, Shard, Split, load_manifest
-from imageshards.manifest.records_root import check_folders, common_root
+from imageshards.manifest import (
+    Adopted,
+    IndexFile,
+    Shard,
+    Split,
+    check_folders,
+    common_root,
+    load_manifest,
+)
 from tests.support.dataset_factory import Dataset
 from tests.support.errors import refused
 from tests.support.manifests import blank, shards_of, write_manifest
