@@ -8,15 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.tfrecord import (
-    MAX_RECORD_BYTES,
-    Record,
-    RecordError,
-    is_header,
-    read_records,
-    scan_records,
-    write_records,
-)
+import imageshards as ims
+from imageshards.tfrecord import MAX_RECORD_BYTES, Record, is_header, scan_records, write_records
 from tests.support.dataset_factory import framed
 
 # tf.io.TFRecordWriter of TensorFlow 2.21, which wrote b"" and b"shard".
@@ -35,7 +28,7 @@ def masked_crc(data):
 
 def only_error(data):
     """The one problem of some bytes, which also ends `read_records`' reading."""
-    errors = [r for r in scan(data) if isinstance(r, RecordError)]
+    errors = [r for r in scan(data) if isinstance(r, ims.RecordError)]
     return errors[0] if len(errors) == 1 else pytest.fail(f"{errors}")
 
 
@@ -67,7 +60,7 @@ def test_any_truncation_inside_a_record_is_reported(payloads, data):
     between = cut == sum(16 + len(r.payload) for r in complete)
     assert len(found) == len(complete) + (not between)
     if not between:
-        assert isinstance(found[-1], RecordError) and "file ends inside" in found[-1].reason
+        assert isinstance(found[-1], ims.RecordError) and "file ends inside" in found[-1].reason
         assert found[-1].number == len(complete)
 
 
@@ -88,9 +81,9 @@ def test_records_after_a_wrong_payload_are_still_read():
 def test_read_records_raises_the_first_damage_with_its_place(tmp_path):
     path = tmp_path / "x.tfrecord"
     path.write_bytes(GOLDEN[:-1])
-    records = read_records(str(path))
+    records = ims.read_records(str(path))
     assert next(records).payload == b""
-    with pytest.raises(RecordError) as caught:
+    with pytest.raises(ims.RecordError) as caught:
         next(records)
     expected = f"{path}, record 1 at byte 16: the file ends inside the record (8 of 9 bytes)."
     assert str(caught.value) == str(pickle.loads(pickle.dumps(caught.value))) == expected
@@ -101,7 +94,7 @@ def test_a_wrong_length_does_not_allocate_more_than_the_file_holds(size):
     raw = struct.pack("<Q", MAX_RECORD_BYTES)
     stream = mock.Mock(wraps=io.BytesIO(raw + masked_crc(raw) + b"x" * 100))
     (found,) = scan_records(stream, "x", size)
-    assert isinstance(found, RecordError) and "ends inside the record (100 of" in found.reason
+    assert isinstance(found, ims.RecordError) and "ends inside the record (100 of" in found.reason
     most = max(call.args[0] for call in stream.read.mock_calls)
     assert most <= (64 << 20 if size is None else 12)
     raw = struct.pack("<Q", MAX_RECORD_BYTES + 1)
@@ -122,4 +115,4 @@ def test_written_records_round_trip_with_their_offsets(tmp_path_factory, payload
     write_records(path, payloads)
     starts = [sum(len(p) + 16 for p in payloads[:i]) for i in range(len(payloads))]
     expected = list(zip(range(len(payloads)), starts, payloads, strict=True))
-    assert list(read_records(path)) == expected
+    assert list(ims.read_records(path)) == expected

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from imageshards.example import encode_example
-from imageshards.tfrecord import Record, read_records, write_records
+from imageshards.tfrecord import Record, read_records
 from tests.support.pictures import saved
 from tests.support.trainer_data import draw_shape
 from trainer.dataset.spec import DatasetSpec, Subset
@@ -24,33 +24,6 @@ def example(features: Mapping[str, Any]) -> bytes:
     return encode_example(
         {n: [v.encode() if isinstance(v, str) else v for v in vs] for n, vs in listed.items()}
     )
-
-
-def write_kaggle(folder: pathlib.Path, counts: Mapping[str, int], **features: str) -> None:
-    """`flowers00-3.tfrec` holds 3 pictures: `image`, `class` 0, 1, 2, 0, … and `id`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, count in counts.items():
-        rows = range(count)
-        records = [{"image": jpeg(i % 3, i), "class": i % 3, "id": f"{name}-{i}"} for i in rows]
-        renamed = [{features.get(k, k): v for k, v in r.items()} for r in records]
-        write_records(str(folder / name), map(example, renamed))
-
-
-def write_slim(folder, shards, texts) -> None:
-    """Shards of tf-slim's ImageNet: labels from 1, names without an ending."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, labels in shards.items():
-        records = [
-            {
-                "image/encoded": jpeg(label % 3, label),
-                "image/class/label": label,
-                "image/class/text": texts[label],
-                "image/filename": f"n{label:08d}_{i}.JPEG",
-                "image/object/bbox/xmin": [0.5] * (i % 3),
-            }
-            for i, label in enumerate(labels)
-        ]
-        write_records(str(folder / name), map(example, records))
 
 
 def flip_byte(path: pathlib.Path, at: int) -> None:

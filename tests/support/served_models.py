@@ -5,21 +5,17 @@ import pathlib
 from typing import Any
 
 from imageshards.images.options import ImageOptions
-from imageshards.manifest import Image
 from trainer.dataset.spec import ImageSpec, ModelCard, ModelInputs, input_name
 
-# As the manifest of a dataset of 48-pixel pictures has it.
-OPTIONS = ImageOptions(48, 48, icc="drop").to_manifest()
 SIZE = (48, 48)
-
-
-def image_spec(options: Image = OPTIONS) -> ImageSpec:
-    return ImageSpec(SIZE, False, 3, (0.5, 0.4, 0.3), (0.25, 0.2, 0.1), options)
+# As the manifest of a dataset of such pictures has it.
+OPTIONS = ImageOptions(*SIZE, icc="drop").to_manifest()
+IMAGE = ImageSpec(SIZE, False, 3, (0.5, 0.4, 0.3), (0.25, 0.2, 0.1), OPTIONS)
 
 
 def card(features=None, classes=("cat", "dog"), target=None, **changes: Any) -> ModelCard:
     """`target` has what the card says of it, where that is not a class."""
-    inputs = ModelInputs(SIZE, changes.pop("image", image_spec()), features or {}, **changes)
+    inputs = ModelInputs(SIZE, IMAGE, features or {}, **changes)
     made = ModelCard(classes, inputs, fingerprint="f00d", training={"epochs": 3}, step=7)
     return dataclasses.replace(made, **target or {})
 

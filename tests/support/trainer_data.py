@@ -144,26 +144,8 @@ def rewrite_shard(folder: pathlib.Path, file: str, payloads: Sequence[bytes]) ->
     edit_manifest(folder, splits=raw["splits"])
 
 
-# What a manifest says of an index that no test reads.
-ANY_INDEX = {"file": "index/any.parquet", "num_bytes": 1, "sha256": "0" * 64}
-
-
 def edit_manifest(folder: pathlib.Path, **changes: Any) -> None:
     """Replaces keys of an existing manifest; None removes one."""
     old = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     new = {key: value for key, value in (old | changes).items() if value is not None}
     manifests.write_manifest(str(folder), new)
-
-
-def read_split(folder: pathlib.Path, split: str) -> tuple[Any, Any]:
-    """Pictures uint8 [n, height, width, 3] and labels [n] of a split, record by record."""
-    import tensorflow as tf
-
-    pictures, labels = [], []
-    for path in sorted(folder.glob(f"{split}-*.tfrecord")):
-        for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
-            feature = tf.train.Example.FromString(record).features.feature
-            encoded = feature["image/encoded"].bytes_list.value[0]
-            pictures.append(tf.io.decode_jpeg(encoded, channels=3).numpy())
-            labels.append(feature["image/class/label"].int64_list.value[0])
-    return np.stack(pictures), np.array(labels)

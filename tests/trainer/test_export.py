@@ -11,16 +11,7 @@ import imageshards as ims
 from tests.support.errors import refused
 from tests.support.pictures import saved as encoded
 from tests.support.pictures import scene
-from tests.support.served_models import (
-    OPTIONS,
-    SIZE,
-    card,
-    image_spec,
-    network,
-    picture_reader,
-    saved,
-    values_card,
-)
+from tests.support.served_models import SIZE, card, network, picture_reader, saved, values_card
 from trainer import export
 from trainer.dataset.spec import FeatureSpec
 from trainer.serving.predictor import Predictor
@@ -51,7 +42,7 @@ def test_a_saved_model_gives_names_and_probabilities_of_files(model_folder, tmp_
     loaded = tf.saved_model.load(str(output))
     files = [JPEG, encoded(scene(90, 200), "PNG"), JPEG]
     found = loaded.signatures["serving_default"](image_bytes=tf.constant(files))
-    pictures = picture_reader(image_spec(), SIZE)(tf.constant(files))
+    pictures = picture_reader(card().inputs.image, SIZE)(tf.constant(files))
     expected = tf.nn.softmax(network(card())(pictures)).numpy()
     np.testing.assert_allclose(found["probabilities"], expected, atol=1e-6)
     np.testing.assert_array_equal(found["class_id"], expected.argmax(1))
@@ -65,7 +56,7 @@ def test_a_saved_model_gives_names_and_probabilities_of_files(model_folder, tmp_
 
 def test_labels_and_values_are_served_as_such(tmp_path, capsys):
     files = tf.constant([JPEG, encoded(scene(90, 200), "PNG")])
-    pictures = picture_reader(image_spec(), SIZE)(files)
+    pictures = picture_reader(card().inputs.image, SIZE)(files)
     several = card(classes=("cat", "dog", "cow"), target={"target": "labels"})
     logits = saved(tmp_path / "labels", several)(pictures)
     found = served(tmp_path / "labels", tmp_path / "s")(image_bytes=files)
@@ -103,7 +94,7 @@ def test_exported_model_uses_the_eval_crop_of_the_training(tmp_path: pathlib.Pat
 def test_features_without_a_transform_are_taken_as_recorded(tmp_path, capsys):
     features = {"speed": FeatureSpec("float32", ()), "a/tokens": FeatureSpec("int64", None)}
     features["image/width"] = FeatureSpec("int64", ())
-    of = card(features, sequence_length=3, image=image_spec(OPTIONS))
+    of = card(features, sequence_length=3)
     model = saved(tmp_path, of)
     serve = served(tmp_path, tmp_path / "s")
     assert "note: no transform makes speed, a/tokens" in capsys.readouterr().out

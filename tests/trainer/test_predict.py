@@ -12,7 +12,7 @@ from imageshards.images.encode import encode_image
 from imageshards.images.options import ImageOptions
 from tests.support.pictures import lossless_jpeg, scene
 from tests.support.pictures import saved as encoded
-from tests.support.served_models import card, image_spec, network, saved, values_card
+from tests.support.served_models import OPTIONS, card, network, saved, values_card
 from trainer import predict
 from trainer.dataset.spec import FeatureSpec
 
@@ -49,7 +49,7 @@ def test_a_folder_is_predicted_file_by_file_for_any_batch(model_folder, photos, 
     code, found = rows(capsys, "--model_path", model_folder, photos)
     files = sorted(str(p) for p in photos.rglob("[!.]*") if p.suffix != ".txt" and p.is_file())
     assert code == 0 and [row["file"] for row in found] == files
-    options = ImageOptions.from_manifest(image_spec().options)
+    options = ImageOptions.from_manifest(OPTIONS)
     contents = [pathlib.Path(file).read_bytes() for file in files]
     pixels = [tf.io.decode_jpeg(encode_image(one, options).data) for one in contents]
     expected = tf.nn.softmax(network(card())(tf.stack(pixels))).numpy()

@@ -11,28 +11,11 @@ from imageshards.adopt.command import main
 from imageshards.deduplication import command as duplicates
 from imageshards.errors import UserError
 from imageshards.index import read_index
-from imageshards.manifest import (
-    NONE,
-    ONE,
-    SEVERAL,
-    Adopted,
-    FeatureSpec,
-    Image,
-    Source,
-    load_manifest,
-    shard_path,
-)
+from imageshards.manifest import Adopted, FeatureSpec, Image, Source, load_manifest, shard_path
 from imageshards.reporting import command as report
 from imageshards.tfrecord import frame_record, write_records
 from imageshards.verification.command import verify
-from tests.support.external_sets import (
-    example,
-    flip_byte,
-    jpeg,
-    records_of,
-    write_kaggle,
-    write_slim,
-)
+from tests.support.external_sets import example, flip_byte, jpeg, records_of
 from tests.support.html_page import Page
 from tests.support.pictures import flat, saved
 
@@ -41,25 +24,50 @@ SCALAR = FeatureSpec("string", ())
 HOT = {"image": jpeg(), "label": [0.0, 1.0, 0.0]}
 
 
+def write_kaggle(folder, counts, label="class"):
+    """`00-3.tfrec` holds 3 pictures: `image`, a label 0, 1, 2, 0, … and `id`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, count in counts.items():
+        rows = range(count)
+        records = [{"image": jpeg(i % 3, i), label: i % 3, "id": f"{name}-{i}"} for i in rows]
+        write_records(str(folder / name), map(example, records))
+
+
+def write_slim(folder, shards, texts=TEXTS):
+    """ImageNet of tf-slim: labels from 1, names without an ending, one text for two classes."""
+    folder.mkdir(exist_ok=True)
+    for name, labels in shards.items():
+        records = [
+            {
+                "image/encoded": jpeg(label % 3, label),
+                "image/class/label": label,
+                "image/class/text": texts[label],
+                "image/filename": f"n{label:08d}_{i}.JPEG",
+                "image/object/bbox/xmin": [0.5] * (i % 3),
+            }
+            for i, label in enumerate(labels)
+        ]
+        write_records(str(folder / name), map(example, records))
+
+
 @pytest.fixture
 def kaggle(tmp_path):
-    """`flowers00-230.tfrec`, features `image`, `class`, `id`; a test split without labels."""
+    """The features `image`, `class` and `id`; a test split without labels."""
     root = tmp_path / "kaggle"
     write_kaggle(root / "train", {"00-7.tfrec": 7, "01-5.tfrec": 5})
     write_kaggle(root / "val", {"00-7.tfrec": 3})
-    write_kaggle(root / "test", {"00-2.tfrec": 2}, **{"class": "number"})
+    write_kaggle(root / "test", {"00-2.tfrec": 2}, "number")
     return root
 
 
 @pytest.fixture
 def slim(tmp_path):
-    """ImageNet: 1-based labels, names without endings, one text for two classes."""
     shards = {
         "train-00000-of-00002": [1, 2, 3, 1],
         "train-00001-of-00002": [3, 3, 1],
         "validation-00000-of-00001": [2, 1],
     }
-    write_slim(tmp_path / "slim", shards, TEXTS)
+    write_slim(tmp_path / "slim", shards)
     return tmp_path / "slim"
 
 
@@ -111,7 +119,7 @@ def test_the_fingerprint_depends_on_contents_but_not_on_places(slim, tmp_path):
     assert adopt(str(slim), options=one).fingerprint == told.fingerprint
     named = AdoptOptions(label_offset=1, class_names=("tench", "crane 1", "b"))
     assert adopt(str(slim), options=named).fingerprint != told.fingerprint
-    write_slim(slim, {"train-00001-of-00002": [1, 3, 3]}, TEXTS)
+    write_slim(slim, {"train-00001-of-00002": [1, 3, 3]})
     assert adopt(str(slim), options=one).fingerprint != told.fingerprint
 
 
@@ -207,11 +215,11 @@ def test_class_names_in_another_order_than_the_texts_are_refused(tmp_path):
 
 def test_one_hot_vectors_are_classes(tmp_path):
     told, rows = adopted(tmp_path, HOT, HOT | {"label": [1.0, 0.0, 0.0]})
-    assert told.classes == ["0", "1", "2"] and told.label == ONE
+    assert told.classes == ["0", "1", "2"] and told.label == "one"
     assert rows["label"] == [1, 0] and rows["class_name"] == ["1", "0"]
     assert told.splits["train"].shards[0].classes == {"0": 1, "1": 1}
-    told = adopt(str(tmp_path), options=AdoptOptions(class_names=("a", "b", "c"), label=SEVERAL))
-    assert told.classes == ["a", "b", "c"] and told.label == SEVERAL
+    told = adopt(str(tmp_path), options=AdoptOptions(class_names=("a", "b", "c"), label="several"))
+    assert told.classes == ["a", "b", "c"] and told.label == "several"
     with pytest.raises(UserError, match="2 names, but label has 3 values .*; expected a name for"):
         adopt(str(tmp_path), options=AdoptOptions(class_names=("a", "b")))
 
@@ -245,7 +253,7 @@ def test_records_without_labels_are_adopted_with_label_none(tmp_path, capsys):
     assert main([str(tmp_path), "--label", "none"]) == 0
     assert "train 2 records; no labels" in capsys.readouterr().out
     told = load_manifest(str(tmp_path), adopted=True)
-    assert told.label == NONE and told.classes == []
+    assert told.label == "none" and told.classes == []
     rows = read_index(str(tmp_path), told).to_pydict()
     assert rows["image/class/label"] == [0.5, 0.5] and "class_name" not in rows
     assert verify(str(tmp_path), workers=1).ok and report.main([str(tmp_path)]) == 0
@@ -289,7 +297,7 @@ def test_an_adopt_that_ends_early_leaves_no_manifest_beside_another_index(slim, 
         raise SystemExit
 
     before = adopt(str(slim), options=AdoptOptions(label_offset=1))
-    write_slim(slim, {"train-00000-of-00002": [2, 2]}, TEXTS)
+    write_slim(slim, {"train-00000-of-00002": [2, 2]})
     name = slim / before.splits["train"].shards[0].index.file
     old = name.read_bytes()
     with monkeypatch.context() as patched, pytest.raises(SystemExit):

@@ -8,14 +8,7 @@ import pytest
 
 from imageshards import storage
 from imageshards.errors import DamagedManifestError, UserError
-from imageshards.manifest import (
-    MANIFEST_NAME,
-    REPLACED_NAME,
-    STAGING_NAME,
-    load_manifest,
-    read_rejects,
-    to_json,
-)
+from imageshards.manifest import REPLACED_NAME, STAGING_NAME, load_manifest, read_rejects, to_json
 from tests.support.dataset_factory import Dataset
 from tests.support.errors import refused
 from tests.support.manifests import typed, write_manifest
@@ -58,7 +51,7 @@ def test_a_folder_that_is_no_dataset_is_refused_with_a_remedy(tmp_path):
     before = photos / STAGING_NAME / REPLACED_NAME
     before.mkdir(parents=True)
     is_told("photos", "has not ended")
-    (before / MANIFEST_NAME).touch()
+    (before / "manifest.json").touch()
     is_told("photos", "ended", f"is in {before};")
 
 
@@ -118,7 +111,7 @@ def test_a_manifest_of_a_wrong_form_is_refused_with_the_key(dataset, path, value
 
 
 def test_a_changed_manifest_is_refused_but_keys_may_be_reordered(dataset):
-    path = dataset.directory / MANIFEST_NAME
+    path = dataset.directory / "manifest.json"
     path.write_text(json.dumps(dict(reversed(dataset.manifest.items()))))
     assert load_manifest(str(dataset.directory)) == typed(dataset.manifest)
     for key, value in (("classes", ["dog", "cat"]), ("more", 1), ("digest", None)):

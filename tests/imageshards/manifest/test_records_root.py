@@ -9,15 +9,7 @@ import pytest
 import imageshards as ims
 from imageshards.adopt.command import main as adopt_main
 from imageshards.errors import DamagedManifestError, UserError
-from imageshards.manifest import (
-    Adopted,
-    IndexFile,
-    Shard,
-    Split,
-    check_folders,
-    common_root,
-    load_manifest,
-)
+from imageshards.manifest import Adopted, IndexFile, Shard, Split, check_folders, common_root
 from tests.support.dataset_factory import Dataset
 from tests.support.errors import refused
 from tests.support.manifests import blank, shards_of, write_manifest
@@ -103,4 +95,4 @@ def test_a_folder_that_leads_upwards_is_refused(sets, tmp_path, folder):
         shard["folder"] = folder
     write_manifest(str(tmp_path), manifest)
     with pytest.raises(DamagedManifestError, match="folder is .*; expected a folder, without"):
-        load_manifest(tmp_path, adopted=True, records_root="/")
+        ims.load_manifest(tmp_path, adopted=True, records_root="/")

@@ -5,15 +5,9 @@ import pytest
 
 from imageshards.manifest import RECORD_FEATURES
 from tests.support.errors import refused
-from tests.support.trainer_data import ANY_INDEX, edit_manifest, write_manifest
+from tests.support.trainer_data import edit_manifest, write_manifest
 from trainer.config import ReadConfig
-from trainer.dataset.manifest import (
-    check_shards,
-    find_split,
-    load_manifest,
-    train_split,
-    validation_split,
-)
+from trainer.dataset.manifest import check_shards, load_manifest, train_split, validation_split
 from trainer.dataset.open import open_dataset
 from trainer.dataset.spec import FeatureSpec
 from trainer.reader.batches import open_data
@@ -30,7 +24,7 @@ def _splits(folder, **num_records):
         file = f"{name}-00000-of-00001.tfrecord"
         (folder / file).write_bytes(b"\0" * 1000)
         shard = {"file": file, "num_records": count, "num_bytes": 1000, "sha256": "0" * 64}
-        shard |= {"classes": {}, "index": ANY_INDEX}
+        shard |= {"classes": {}, "index": shard | {"file": "index/any.parquet"}}
         splits[name] = {"num_records": count, "shards": [shard]}
     return splits
 
@@ -74,7 +68,7 @@ def test_the_usual_split_names_are_found(folder, names, train, validation):
     manifest = load_manifest(str(folder))
     found, trained = validation_split(manifest, None), train_split(manifest, None)
     assert (trained.name, trained.num_records, trained.num_bytes) == (train, 7, 1000)
-    assert find_split(manifest, "split", "training").name == train  # another word for it
+    assert train_split(manifest, "training").name == train  # another word for it
     assert (found.name if found else None) == validation
 
 

@@ -7,19 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.reader_sets import (
-    IMAGE,
-    MODEL,
-    READ_OPTIONS,
-    SIDE_PX,
-    choose,
-    make_set,
-    training_data,
-    value_of,
-)
+from tests.support.reader_sets import MODEL, SIDE_PX, choose, make_set, training_data, value_of
 from tests.support.resumed_stream import assert_same
-from trainer.augment.augmentation import Augmentation, make_augmentation
-from trainer.augment.decode import Pictures
+from trainer.augment.augmentation import make_augmentation
 from trainer.dataset.pieces import PIECE_BYTES
 from trainer.dataset.spec import ReadOptions, ReplicaSlices
 from trainer.reader import pipeline
@@ -29,7 +19,7 @@ from trainer.reader.order import training_order
 SHARDS = [[0, 1, 2, 0, 1, 2], [0, 1, 2, 0, 1], [2, 2, 2, 2, 1, 1], [0] * 6]
 LABELS = [label for shard in SHARDS for label in shard]
 NUM_RECORDS = len(LABELS)
-AUGMENTED: Any = {"image": IMAGE, "size": (SIDE_PX, SIDE_PX), "seed": 3, "num_classes": 3}
+AUGMENTED: Any = {"image": MODEL.image, "size": (SIDE_PX, SIDE_PX), "seed": 3, "num_classes": 3}
 
 
 @pytest.fixture(scope="module")
@@ -62,36 +52,9 @@ def test_left_over_records_open_the_next_epoch_for_any_number_of_threads(dataset
             np.testing.assert_allclose(picture, value_of(record), atol=3)
 
 
-def test_pictures_get_their_position_and_finish_gets_whole_batches(dataset):
-    def pictures(encoded, position, *_):
-        shape = (4, SIDE_PX, SIDE_PX, 3)
-        return tf.broadcast_to(tf.cast(position, tf.uint8)[:, None, None, None], shape)
-
-    made = Pictures(pictures, lambda stored, position: None)
-    finish = lambda batch: batch | {"label": tf.one_hot(batch["label"], 3)}  # noqa: E731
-    own = Augmentation((SIDE_PX, SIDE_PX), made, finish)
-    batches = _train(choose(dataset), 4, 2, augmentation=own, start_step=5)
-    found = np.concatenate([batch["inputs"]["image"] for batch in batches])
-    assert found[:, 0, 0, 0].tolist() == list(range(20, 28))
-    assert batches[0]["label"].shape == (4, 3)
-
-
-def test_classes_are_weighted_and_renumbered_in_training_only(dataset):
-    subset = choose(dataset, classes=("cat", "bee"), balance="weights")
-    assert subset.class_weights is not None
-    batches = _train(subset, 6, 4)
-    labels = _column(batches, "label")
-    assert labels == [(None, 1, 0)[LABELS[number]] for number in _column(batches, "record")]
-    expected = [subset.class_weights[label] for label in labels]
-    assert _column(batches, "weight") == pytest.approx(expected)
-    evaluated = EvaluationData(subset, READ_OPTIONS, MODEL, 6).batches()
-    weights = _column(list(evaluated.as_numpy_iterator()), "weight")
-    assert sum(weights) == subset.num_records and set(weights) <= {0.0, 1.0}
-
-
 @pytest.mark.parametrize(("batch_size", "replicas"), [(5, 1), (23, 1), (64, 1), (6, 2), (46, 2)])
 def test_evaluation_holds_each_record_once_and_fills_up_for_replicas(dataset, batch_size, replicas):
-    data = EvaluationData(choose(dataset), READ_OPTIONS, MODEL, batch_size)
+    data = EvaluationData(choose(dataset), ReadOptions(2), MODEL, batch_size)
     batches = data.batches(ReplicaSlices(replicas))
     found = list(batches.as_numpy_iterator())
     assert batches.cardinality() == len(found) == -(-NUM_RECORDS // batch_size) * replicas

@@ -13,7 +13,6 @@ from imageshards.tfrecord import write_records
 from tests.support.errors import refused
 from tests.support.external_sets import flip_byte, records_of
 from tests.support.reader_sets import (
-    IMAGE,
     MODEL,
     SIDE_PX,
     choose,
@@ -28,7 +27,7 @@ from trainer.config import ReadConfig
 from trainer.dataset.open import wanted_inputs
 from trainer.dataset.spec import ModelInputs, ReadOptions, ReplicaSlices
 from trainer.reader import pixel_cache
-from trainer.reader.batches import EvaluationData, TrainingData
+from trainer.reader.batches import EvaluationData
 from trainer.reader.pieces import PieceReader
 from trainer.reader.pixel_cache import decode_once
 
@@ -143,19 +142,10 @@ def test_a_full_disk_or_varying_sizes_are_refused_before_decoding(subset, option
     assert not sum(file.stat().st_size for file in files if file.is_file())
     with refused("cache", "cache_folder"):
         decode_once(subset, ReadOptions(1, "pixels"), PieceReader(subset))
-    image = dataclasses.replace(IMAGE, varies=True)
+    image = dataclasses.replace(MODEL.image, varies=True)
     config = ReadConfig("d", cache="pixels")
     with refused("cache", "'pixels'", "'d'"):
         wanted_inputs(config, dataclasses.replace(subset.dataset, image=image))
-
-
-def test_the_cache_belongs_to_the_identity_only_if_the_host_crops(subset):
-    def identity(cache, augment, place):
-        return TrainingData(subset, ReadOptions(1, cache), MODEL, 4, 1, augment, place).identity
-
-    assert identity("pixels", "light", "host") != identity("none", "light", "host")
-    for augment, place in (("none", "host"), ("strong", "device")):
-        assert identity("pixels", augment, place) == identity("none", augment, place)
 
 
 def test_cached_pictures_are_not_copied_into_memory(tmp_path):

@@ -17,15 +17,7 @@ from tests.support.html_page import Page
 from tests.support.trainer_data import CLASSES, edit_manifest, make_dataset
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.spec import Subset
-from trainer.report.page import (
-    MAX_MATRIX,
-    best_epoch,
-    confusion,
-    curves,
-    look_up,
-    page_of,
-    write_report,
-)
+from trainer.report.page import MAX_MATRIX, confusion, curves, look_up, page_of, write_report
 
 pytest.importorskip("tensorflow")
 
@@ -166,7 +158,6 @@ def test_sections_without_values_are_left_out() -> None:
 
 
 def test_the_best_epoch_is_the_one_with_the_lowest_validation_loss() -> None:
-    assert best_epoch(history_of(2, val_loss=None)) is None
     loss, accuracy = curves(history_of(8))[0]
     for chart in (loss, accuracy):
         assert [line.name for line in chart.lines] == ["training", "validation", "best loss"]

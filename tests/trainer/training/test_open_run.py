@@ -75,9 +75,12 @@ def test_every_other_setting_must_be_the_same(shapes):
 
 
 def test_settings_that_change_no_step_may_differ(shapes):
-    begun = _settings(shapes, {"augment": "none"})
-    for changes in ({"cache": "pixels"}, {"augment_on": "device"}):
-        check_same("out", begun, _settings(shapes, {"augment": "none", **changes}))
+    for read, changes in (
+        ({"augment": "none"}, {"cache": "pixels"}),
+        ({"augment": "none"}, {"augment_on": "device"}),
+        ({"augment_on": "device"}, {"cache": "pixels"}),
+    ):
+        check_same("out", _settings(shapes, read), _settings(shapes, {**read, **changes}))
     check_same("out", _settings(shapes), _settings(shapes, {"image_size": (12, 12)}))
 
 
@@ -86,6 +89,7 @@ _NEVER = [
     ({"read": {"image_size": (8, 16)}}, "image_size 8,16"),
     ({"read": {"seed": 3}}, "seed 3"),
     ({"read": {"augment_on": "device"}}, "augment_on device"),
+    ({"read": {"cache": "pixels"}}, "cache pixels"),
     ({"weights": "imagenet", "freeze": 20}, "freeze 20"),
     ({"optimizer": OptimizerConfig(learning_rate=0.5)}, "learning_rate 0.5"),
     # Its rate depends on the length of the run.
