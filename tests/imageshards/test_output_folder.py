@@ -1,18 +1,11 @@
 import pytest
 
 from imageshards.errors import UserError
-from imageshards.output_folder import check_page_folder, foreign_files
+from imageshards.output_folder import check_page_folder
 from imageshards.page import render
 
 OURS = render("imageshards.page", "base.jinja", title="t", what="w", tiles=[], parts=[])
 MINE = "<!DOCTYPE html><title>mine</title>"
-
-
-def test_logs_hidden_files_and_lost_and_found_are_not_foreign():
-    ours = [".gitkeep", "lost+found", "log.txt", "train_log.txt", "a.log", "job-1.out", "job-1.err"]
-    assert foreign_files(ours) == []
-    mine = ["report", "manifest.json", "notes.txt", "train-00000-of-00001.tfrecord"]
-    assert foreign_files([*mine, *ours]) == mine
 
 
 @pytest.mark.parametrize(

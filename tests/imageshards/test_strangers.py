@@ -23,11 +23,8 @@ from imageshards.verification.command import json_of, verify
 from tests.support.dataset_factory import Dataset, features_of, framed
 from tests.support.manifests import shards_of, write_manifest
 from tests.support.strangers import SENTINEL, changed
+from tests.support.trainer_data import ROLES
 
-ROLES = {
-    "image": "image/encoded", "label": "image/class/label", "filename": "image/filename",
-    "text": "image/class/text",
-}  # fmt: skip
 VALUES = [None, [], [b""], [b"\xff"], [1], [-1], [2**62], [1.5], [1, 2], [b"a", b"b"]]
 
 

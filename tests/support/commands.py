@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 
 from tests.support import command_client
 
@@ -145,32 +144,13 @@ def build_killed_at(module: str, name: str, calls: int, *arguments: object) -> N
 
 def kill_at(module: str, name: str, calls: int, signum: str = "SIGKILL") -> None:
     """The n-th call of a function sends this process a signal: for `before`."""
-    numbers = itertools.count(1)
-
-    def kill() -> None:
-        if next(numbers) == calls:
-            os.kill(os.getpid(), signal.Signals[signum])
-
-    _before_calls(module, name, kill)
-
-
-def count_calls(module: str, name: str, path: str) -> None:
-    """Each call of a function adds a byte to a file: for `before`."""
-
-    def note() -> None:
-        with open(path, "ab") as file:
-            file.write(b".")
-
-    _before_calls(module, name, note)
-
-
-def _before_calls(module: str, name: str, before: Callable[[], None]) -> None:
     path, _, name = name.rpartition(".")
     owner = pkgutil.resolve_name(f"{module}:{path}")
-    original = getattr(owner, name)
+    original, numbers = getattr(owner, name), itertools.count(1)
 
     def counted(*args, **kwargs):  # Beam would take annotations for those of its step
-        before()
+        if next(numbers) == calls:
+            os.kill(os.getpid(), signal.Signals[signum])
         return original(*args, **kwargs)
 
     setattr(owner, name, counted)

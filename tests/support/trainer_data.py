@@ -149,3 +149,10 @@ def edit_manifest(folder: pathlib.Path, **changes: Any) -> None:
     old = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     new = {key: value for key, value in (old | changes).items() if value is not None}
     manifests.write_manifest(str(folder), new)
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    """Checks that nested structures of arrays are equal to the last bit."""
+    import tensorflow as tf
+
+    tf.nest.map_structure(np.testing.assert_array_equal, found, expected)

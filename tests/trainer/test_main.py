@@ -35,7 +35,7 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 def test_an_output_that_cannot_be_written_is_one_sentence(shapes, capsys):
     assert main(["--data", str(shapes), "--output", str(shapes / "manifest.json")]) == 2
     out, err = capsys.readouterr()
-    assert "cannot be written (Not a directory)" in err and not out
+    assert "cannot be written (Not a directory); choose another" in err and not out
     assert err.startswith("imageshards train: ") and err.count("\n") == 1
 
 

@@ -1,3 +1,4 @@
+import csv
 import json
 import pathlib
 import types
@@ -7,17 +8,18 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 import imageshards as ims
-from tests.support.commands import run_forked
+from tests.support.commands import ForkedBuild, run_forked
 from tests.support.html_page import Page
-from tests.support.prices import NUM_MISSING, make_prices
 from tests.support.runs import metrics
 from tests.support.target_sets import make_targets, read_columns
 from trainer import evaluate
 from trainer.__main__ import main as train
 from trainer.evaluation import kinds
 
+NUM_MISSING = 8
 WORDS = ("blue", "green", "red")
 FLAGS = ("--steps", 24, "--batch_size", 16, "--augment", "none", "--learning_rate", 0.01)
 
@@ -113,8 +115,31 @@ def test_records_without_an_input_are_refused_before_a_figure_is_nan(trained, tm
 
 @pytest.fixture(scope="module")
 def priced(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """320 pictures to train on, 80 to validate, and their table."""
-    return make_prices(tmp_path_factory.mktemp("prices") / "pictures")
+    """320 pictures to train on, 80 to validate; prices of 100,000 to 500,000 by their light.
+
+    The picture `dear.png`, to validate, costs 340,000. Of the column `partly` some are missing.
+    """
+    folder = tmp_path_factory.mktemp("prices")
+    draw = np.random.default_rng(5)
+    rows: list[list[Any]] = [["image", "split", "price", "partly"]]
+    for number in range(400):
+        name, light = f"{number}.png", draw.uniform(0.1, 0.9)
+        if number == 0:
+            name, light = "dear.png", 0.6
+        price = round(100_000 + 400_000 * light)
+        pixels = np.clip(draw.normal(255 * light, 10, (16, 16, 3)), 0, 255).astype(np.uint8)
+        Image.fromarray(pixels).save(folder / name)
+        split = "train" if number % 5 else "validation"
+        rows.append([name, split, price, "nan" if number % 50 == 1 else price])
+    with open(folder / "table.csv", "w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    ran = ForkedBuild(
+        "--input", folder / "table.csv", "--output", folder / "set", "--label", "none",
+        "--columns", "price:float,partly:float", "--num_shards", "train=4,validation=2",
+        "--split_column", "split", "--image_size", 16, "--quality", 95,
+    ).result()  # fmt: skip
+    assert ran.returncode == 0, ran.stdout
+    return folder / "set"
 
 
 def test_a_price_is_learnt_and_found_in_its_own_unit(priced, tmp_path, capsys):

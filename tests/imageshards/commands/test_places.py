@@ -81,9 +81,3 @@ def test_transforms_take_every_form_of_a_place(home):
     write = bp.WriteBalancedTFRecord("~/out/set-", staging=f"file://{home}/staging")
     assert (write.places.output, write.places.staging) == (f"{home}/out", f"{home}/staging")
     assert bp.InputOptions("~/photos").input == f"{home}/photos"
-
-
-def test_a_folder_with_a_comma_in_its_name_is_opened_whole(home):
-    Dataset(home / "a,b")
-    data = ims.open("~/a,b")
-    assert data.index("train").num_rows == data.splits["train"]

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.reader_sets import MODEL, SIDE_PX, choose, make_set, training_data, value_of
-from tests.support.resumed_stream import assert_same
+from tests.support.trainer_data import assert_same
 from trainer.augment.augmentation import make_augmentation
 from trainer.dataset.pieces import PIECE_BYTES
 from trainer.dataset.spec import ReadOptions, ReplicaSlices

@@ -21,7 +21,7 @@ from tests.support.reader_sets import (
     training_data,
     value_of,
 )
-from tests.support.resumed_stream import assert_same
+from tests.support.trainer_data import assert_same
 from trainer.augment.augmentation import make_augmentation
 from trainer.config import ReadConfig
 from trainer.dataset.open import wanted_inputs

@@ -1,9 +1,4 @@
-"""Train/serve skew, measured: the same pictures through the builder and through the signature.
-
-Drawn scenes of many sizes, some in each EXIF orientation, are built into records by
-`imageshards build`, with extra columns; a model is exported, and its signature is given
-the original files and the raw columns.
-"""
+"""Train/serve skew, measured: the same files through a build and training, and when served."""
 
 import json
 import pathlib

@@ -17,7 +17,7 @@ def _make(folder: pathlib.Path, names: tuple[str, ...]) -> None:
     ("names", "shown"),
     [
         ((), ""),
-        ((".gitkeep", "train.log", "job.out", "log.txt", "lost+found/x", "cache/x"), ""),
+        ((".gitkeep", "a.log", "job.out", "job.err", "log.txt", "lost+found/x", "cache/x"), ""),
         (("notes.txt", "report/index.html", ".run"), ""),  # a run has begun there
         (("notes.txt", "checkpoints/step-00000004.npz"), ""),
         (("notes.txt",), "('notes.txt')"),
