@@ -6,12 +6,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from imageshards.example import decode_example, encode_example
 from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES
 from tests.support.dataset_factory import Dataset
 from tests.support.pictures import saved
 
-RED, GREEN = (225, 45, 60), (50, 120, 70)
 KINDS = ("high", "wide")
 Box = tuple[float, float, float, float]
 
@@ -25,8 +23,8 @@ def picture(number: int, size: tuple[int, int]) -> tuple[bytes, Box]:
     height, width = size
     y, x = (int(rng.uniform(0.25, 0.45) * side) for side in size)
     rows, columns = (int(rng.uniform(0.2, 0.3) * side) for side in size)
-    pixels = np.full((height, width, 3), GREEN, np.uint8)
-    pixels[y : y + rows, x : x + columns] = RED
+    pixels = np.full((height, width, 3), (50, 120, 70), np.uint8)
+    pixels[y : y + rows, x : x + columns] = (225, 45, 60)
     encoded = saved(Image.fromarray(pixels), quality=98, subsampling=0)
     return encoded, (x / width, y / height, (x + columns) / width, (y + rows) / height)
 
@@ -43,23 +41,20 @@ def make_boxes(folder: pathlib.Path, size=(160, 160), varies=False, crowd=0):
     dataset.manifest["features"] |= lists | {"size": {"dtype": "float32", "shape": []}}
     dataset.manifest["image"] |= {"size": [*size], "mode": "shortest" if varies else "crop"}
     boxes: list[Box] = []
-    for name, payloads in dataset.payloads.items():
-        for place, payload in enumerate(payloads):
-            own = (size[0] + 8 * place, size[1] - 5 * place) if varies else size
-            encoded, box = picture(len(boxes), own)
-            xmin, ymin, xmax, ymax = box
-            kind = KINDS[xmax - xmin > ymax - ymin].encode()
-            rows = [(xmin, xmax, ymin, ymax, kind)] if place else []
-            whole = (0.0, 1.0, 0.0, 1.0, b"wide" if place == 1 else b"crowd")
-            rows += [whole] * {1: 1, 2: crowd}.get(place, 0)
-            names = (*BOX_FEATURES, BOX_CLASS_FEATURE)
-            sides: dict[str, Any] = {name: [row[i] for row in rows] for i, name in enumerate(names)}
-            sides["size"] = [(xmax - xmin) * (ymax - ymin)]
-            changed = decode_example(payload) | {"image/encoded": [encoded]} | sides
-            payloads[place] = encode_example(changed)
-            if name.startswith("train"):
-                boxes.append(box)
-        dataset.write_shard(name)
-    dataset.describe()
-    dataset.save()
-    return folder, boxes
+
+    def draw(number: int) -> dict[str, Any]:
+        place = number % 8
+        own = (size[0] + 8 * place, size[1] - 5 * place) if varies else size
+        encoded, box = picture(number, own)
+        boxes.append(box)
+        xmin, ymin, xmax, ymax = box
+        kind = KINDS[xmax - xmin > ymax - ymin].encode()
+        rows = [(xmin, xmax, ymin, ymax, kind)] if place else []
+        whole = (0.0, 1.0, 0.0, 1.0, b"wide" if place == 1 else b"crowd")
+        rows += [whole] * {1: 1, 2: crowd}.get(place, 0)
+        names = (*BOX_FEATURES, BOX_CLASS_FEATURE)
+        sides: dict[str, Any] = {name: [row[i] for row in rows] for i, name in enumerate(names)}
+        return sides | {"image/encoded": [encoded], "size": [(xmax - xmin) * (ymax - ymin)]}
+
+    dataset.change_records(draw)
+    return folder, boxes[:24]

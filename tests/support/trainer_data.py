@@ -159,11 +159,7 @@ def read_split(folder: pathlib.Path, split: str) -> tuple[Any, Any]:
     """Pictures uint8 [n, height, width, 3] and labels [n] of a split, record by record."""
     import tensorflow as tf
 
-    pictures, labels = [], []
-    for path in sorted(folder.glob(f"{split}-*.tfrecord")):
-        for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
-            feature = tf.train.Example.FromString(record).features.feature
-            encoded = feature["image/encoded"].bytes_list.value[0]
-            pictures.append(tf.io.decode_jpeg(encoded, channels=3).numpy())
-            labels.append(feature["image/class/label"].int64_list.value[0])
-    return np.stack(pictures), np.array(labels)
+    paths = map(str, sorted(folder.glob(f"{split}-*.tfrecord")))
+    held = [decode_example(record.payload) for path in paths for record in read_records(path)]
+    pictures = [tf.io.decode_jpeg(one["image/encoded"][0], channels=3).numpy() for one in held]
+    return np.stack(pictures), np.array([one["image/class/label"][0] for one in held])
