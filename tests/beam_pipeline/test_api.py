@@ -5,7 +5,6 @@ import pathlib
 import re
 import subprocess
 import sys
-from typing import Any
 
 import nbformat
 import numpy as np
@@ -52,20 +51,20 @@ def test_any_text_may_be_in_the_name_of_a_class():
     assert cli.options_of(BASE | {"class_names": ["a,b", " c"]}).plan.class_names == ("a,b", " c")
 
 
-REFUSED: list[tuple[str, Any, str]] = [
-    ("num_shard", 3, "num_shards"),
-    ("help", True, "beam_args"),
-    ("overwrite", "no", "'no'"),
-    ("splits", 0.8, "0.8"),
-    ("class_names", [1, 2], "[1, 2]"),
-    ("class_map", {"a": 1}, "{'a': 1}"),
-    ("input", [], "''"),
-    ("output", ["a", "b"], "['a', 'b']"),
-    ("beam_args", "--runner=Flink", "'--runner=Flink'"),
-]
-
-
-@pytest.mark.parametrize(("keyword", "value", "word"), REFUSED)
+@pytest.mark.parametrize(
+    ("keyword", "value", "word"),
+    [
+        ("num_shard", 3, "num_shards"),
+        ("help", True, "beam_args"),
+        ("overwrite", "no", "'no'"),
+        ("splits", 0.8, "0.8"),
+        ("class_names", [1, 2], "[1, 2]"),
+        ("class_map", {"a": 1}, "{'a': 1}"),
+        ("input", [], "''"),
+        ("output", ["a", "b"], "['a', 'b']"),
+        ("beam_args", "--runner=Flink", "'--runner=Flink'"),
+    ],
+)
 def test_a_mistake_is_a_sentence_that_names_keywords(keyword, value, word, tmp_path):
     with refused(keyword, word) as error:
         ims.build(**{"input": tmp_path, "output": tmp_path / "out", keyword: value})

@@ -7,8 +7,17 @@ import sys
 
 import pytest
 
+from beam_pipeline.images import process_pool
 from imageshards.verification import command as verify
-from tests.support.builds import build, class_folders, jpeg, manifest, records_of, rejects_of
+from tests.support.builds import (
+    build,
+    build_set,
+    class_folders,
+    jpeg,
+    manifest,
+    records_of,
+    rejects_of,
+)
 from tests.support.built_records import assert_records_are_as_described
 
 pytestmark = pytest.mark.process
@@ -129,3 +138,32 @@ def test_names_that_are_no_text_are_keys_and_places_that_can_be_written(tmp_path
     assert row["uri"] == f"{tmp_path}/caf\\udce9/dog/\\udcff.jpg"
     assert manifest(output)["inputs"][0]["path"] == f"{tmp_path}/caf\\udce9"
     assert verify.verify(str(output)).ok
+
+
+def test_a_table_whose_paths_are_all_wrong_ends_before_the_work_with_one_of_them(tmp_path, capfd):
+    rows = tmp_path / "rows.csv"
+    rows.write_text("image,label\n2.jpg,a\n0.jpg,b\n1.jpg,a\n")
+    said = error_of(capfd, "--input", rows, "--output", tmp_path / "out", "--plan_only")
+    assert "3 images, and none of them was found, such as" in said
+    assert f"'{tmp_path}' has no '0.jpg')" in said
+
+
+def test_an_infinite_value_in_a_scaled_column_ends_the_plan(tmp_path, capfd):
+    (tmp_path / "a.jpg").write_bytes(jpeg(0))
+    path = tmp_path / "rows.csv"
+    path.write_text("image,label,key,age\na.jpg,a,1,2.5\na.jpg,b,2,inf\n")
+    flags = ("--columns", "age:float:zscore", "--plan_only")
+    said = error_of(capfd, "--input", path, "--output", tmp_path / "out", *flags)
+    assert "'age'" in said and "'2'" in said and "not infinite" in said
+
+
+def test_a_plan_of_given_shards_has_warnings_and_decodes_no_picture(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(process_pool, "own_pool", None)
+    photos = class_folders(tmp_path / "in", {"cat": 8, "Cat": 8})
+    (photos / "emu").mkdir()
+    flags = ("--num_shards", "2", "--exclude_glob", "cat 0.*,Cat/*3.jpg", "--plan_only")
+    build_set(photos, tmp_path / "out", *flags)
+    out = capfd.readouterr().out
+    assert "files passed over (excluded_by_glob 2)" in out
+    assert "warning: 1 class folder without an image: 'emu'" in out
+    assert out.endswith("nothing was written\n")

@@ -52,16 +52,11 @@ CHANGES = {
 }
 
 
-KINDS: dict[str, type] = {
-    "": BuildOptions, "source.": InputOptions, "image.": ImageOptions, "urls.": UrlOptions,
-    "plan.": PlanOptions,
-}  # fmt: skip
-
-
 def plain_changes(defaults):
     """The same of all others: another choice, half a number, the other of two, a text."""
     found: dict[tuple[str, ...], tuple[str, Any]] = {}
-    for prefix, kind in KINDS.items():
+    kinds = {"": BuildOptions, "source.": InputOptions, "image.": ImageOptions}
+    for prefix, kind in (kinds | {"urls.": UrlOptions, "plan.": PlanOptions}).items():
         for name, (value_type, option) in options_of(kind).items():
             flag, default = f"--{option.flag or name}", defaults[prefix + name]
             if flag in {"--input", *(flags[0] for flags in CHANGES)}:

@@ -34,15 +34,11 @@ def dangerous_decoder(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(folder))
 
 
-def build_of(photos, output, *more: str) -> int:
-    flags = ["--image_size", "32", "--splits", "train=1", "--no_report", *more]
-    return builds.build("--input", photos, "--output", output, *flags)
-
-
 @pytest.mark.slow
 def test_a_build_names_them_and_all_others_become_records(photos, tmp_path, capfd):
-    several = tmp_path / "several"
-    assert build_of(photos, several, "--num_shards", "3", "--max_reject_fraction", "0.3") == 0
+    flags = ["--image_size", "32", "--splits", "train=1", "--no_report", "--num_shards", "3"]
+    flags += ["--max_reject_fraction", "0.3"]
+    several = builds.build_set(photos, tmp_path / "several", *flags)
     left_out = {key: row["reason"] for key, row in builds.rejects_of(several).items()}
     assert left_out == dict.fromkeys(KILLING, "decoder_crashed")
     assert builds.quarantined(several) == {key: [(photos / key).read_bytes()] for key in KILLING}
@@ -53,14 +49,6 @@ def test_a_build_names_them_and_all_others_become_records(photos, tmp_path, capf
     for key, number in zip(KILLING, ("11 (SIGSEGV)", "6 (SIGABRT)", "9 (SIGKILL)"), strict=True):
         assert f"was killed by signal {number} while it decoded '{photos / key}'" in said
     assert "memory" not in said
-
-
-def test_the_next_run_decodes_crashed_pictures_again(photos, tmp_path, monkeypatch):
-    output = tmp_path / "set"
-    assert build_of(photos, output, "--num_shards", "1") == 2
-    monkeypatch.delenv("PYTHONPATH")
-    assert build_of(photos, output, "--num_shards", "1") == 0
-    assert builds.manifest(output)["splits"]["train"]["num_records"] == 27
 
 
 def test_a_custom_pipeline_survives_dangerous_pictures(photos, tmp_path, monkeypatch):

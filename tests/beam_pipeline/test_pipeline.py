@@ -1,5 +1,6 @@
-"""Whole builds on Beam's local runner: what a person gets on disk."""
+"""Whole builds on Beam's local runner, from folders and from addresses: what is on disk then."""
 
+import random
 import shutil
 
 import pytest
@@ -7,13 +8,16 @@ from PIL import Image
 
 from imageshards import storage
 from tests.support import builds
+from tests.support.builds import jpeg
 from tests.support.built_records import assert_records_are_as_described
 from tests.support.commit_steps import spreads
 from tests.support.icc_profiles import DISPLAY_P3, rgb_profile
 from tests.support.manifests import shards_of
 from tests.support.pictures import saved, scene
+from tests.support.web_server import WebServer
 
 pytestmark = pytest.mark.process
+
 
 COUNTS = {"ant": 31, "bee's nest": 17, "Čmelák": 9}
 
@@ -22,10 +26,10 @@ COUNTS = {"ant": 31, "bee's nest": 17, "Čmelák": 9}
 def photos(tmp_path_factory):
     root = builds.class_folders(tmp_path_factory.mktemp("in") / "my photos", COUNTS)
     (root / "ant" / "notes.txt").write_text("not an image")
-    (root / "ant" / ".hidden.jpg").write_bytes(builds.jpeg(1))
-    (root / "stray.jpg").write_bytes(builds.jpeg(2))
+    (root / "ant" / ".hidden.jpg").write_bytes(jpeg(1))
+    (root / "stray.jpg").write_bytes(jpeg(2))
     (root / "ant" / "folder.jpg").mkdir()
-    (root / "ant" / "folder.jpg" / "DEEP.JPG").write_bytes(builds.jpeg(3))
+    (root / "ant" / "folder.jpg" / "DEEP.JPG").write_bytes(jpeg(3))
     return root
 
 
@@ -42,14 +46,6 @@ def test_every_image_is_in_one_record_with_its_label(photos, built):
     expected = {f"{name}/{name} {i}.jpg": name for name, n in COUNTS.items() for i in range(n)}
     assert found == expected | {"ant/folder.jpg/DEEP.JPG": "ant"}
     assert builds.manifest(built)["listed"] == len(found) == 58
-
-
-def test_shards_are_shuffled_and_even_in_records_and_in_every_class(built):
-    assert spreads(built) <= {0, 1}
-    records = builds.records_of(built).values()
-    labels = [r["image/class/text"] for r in records if r["split"] == "train"]
-    runs = 1 + sum(a != b for a, b in zip(labels, labels[1:], strict=False))
-    assert runs > 3 * len(COUNTS)
 
 
 def test_the_folder_is_a_dataset_that_passes_verify_and_nothing_else(built):
@@ -74,7 +70,7 @@ def test_bytes_do_not_depend_on_the_number_of_processes(photos, built, tmp_path)
 def test_rejects_leave_no_holes_and_go_to_quarantine(photos, tmp_path, capsys):
     root = shutil.copytree(photos, tmp_path / "in")
     for i in range(0, 31, 3):
-        (root / "ant" / f"ant {i}.jpg").write_bytes(b"" if i % 2 else builds.jpeg(i)[:300])
+        (root / "ant" / f"ant {i}.jpg").write_bytes(b"" if i % 2 else jpeg(i)[:300])
     output = tmp_path / "out"
     flags = ["--input", root, "--output", output, *FLAGS]
     assert builds.build(*flags) == 2
@@ -98,10 +94,10 @@ def test_pictures_of_phones_are_read_converted_and_counted(tmp_path, capsys):
     turned = Image.Exif()
     turned[0x0112] = 6
     files = {
-        "ant/p3.jpg": builds.jpeg(1, icc_profile=p3), "ant/plain.jpg": builds.jpeg(2),
+        "ant/p3.jpg": jpeg(1, icc_profile=p3), "ant/plain.jpg": jpeg(2),
         "ant/cut.heic": saved(scene(), "HEIF")[:-200], "ant/raw.nef": b"",
         "bee/phone.HEIC": saved(scene(), "HEIF", icc_profile=p3, exif=turned.tobytes()),
-        "bee/web.avif": saved(scene(), "AVIF"), "bee/odd.jpg": builds.jpeg(3, icc_profile=b"wrong"),
+        "bee/web.avif": saved(scene(), "AVIF"), "bee/odd.jpg": jpeg(3, icc_profile=b"wrong"),
     }  # fmt: skip
     for name, data in files.items():
         storage.write(f"{tmp_path}/in/{name}", data)
@@ -121,12 +117,43 @@ def test_pictures_of_phones_are_read_converted_and_counted(tmp_path, capsys):
     assert (phone["image/width"], phone["image/height"]) == ([120], [160])
 
 
-def test_warnings_are_printed_at_the_end(tmp_path, capsys):
-    photos = builds.class_folders(tmp_path / "in", {"cat": 9, "Cat": 9, "dog": 1})
-    (photos / "emu").mkdir()
-    output = builds.build_set(photos, tmp_path / "out", "--splits", "validation=1")
-    told = [line for line in capsys.readouterr().out.split("\n") if line.startswith("warning: ")]
-    assert told == [f"warning: {each}" for each in builds.manifest(output)["warnings"]]
-    assert len(told) == 2 and "1 class folder without an image: 'emu'" in told[0]
-    page = (output / "report" / "index.html").read_text()
-    assert "Warnings" in page and "1 class folder without an image" in page
+PICTURES = {f"/{kind}/{i}.jpg": jpeg(100 * k + i) for k, kind in enumerate("ab") for i in range(6)}
+WRONG = {"/gone.jpg": "http_404", "/html": "web_page", "/silent": "url_timeout"}
+FEW_TRIES = ("--url_timeouts", "9,3,9", "--url_retries", "0")
+
+
+def test_a_list_of_addresses_becomes_a_dataset_and_failures_have_their_status(tmp_path):
+    with WebServer(PICTURES) as server:
+        root, path = server.url, tmp_path / "list.csv"
+        rows = [f"{root}{picture},{'ab'['/b/' in picture]}" for picture in [*PICTURES, *WRONG]]
+        path.write_text("\n".join(["url,label", *rows]) + "\n")
+        flags = ["--image_size", "16", "--num_shards", "1", "--max_reject_fraction", "0.5"]
+        flags += [*FEW_TRIES, "--allow_private_hosts"]
+        output = builds.build_set(path, tmp_path / "set", *flags)
+    assert builds.manifest(output)["rejects"] == dict.fromkeys(sorted(WRONG.values()), 1)
+    assert sum(split["num_records"] for split in builds.manifest(output)["splits"].values()) == 12
+    rejects = {row["uri"]: row for row in builds.rejects_of(output).values()}
+    assert {uri.removeprefix(root): row["reason"] for uri, row in rejects.items()} == WRONG
+    assert rejects[root + "/gone.jpg"]["message"] == f"{root}/gone.jpg answered 404 Not Found"
+    assert assert_records_are_as_described(output)
+
+
+def test_a_resumed_build_keeps_its_shards_when_a_picture_is_gone(tmp_path, capsys):
+    """That picture is so large that without it another number of shards would be planned."""
+    noise = Image.frombytes("RGB", (128, 128), random.Random(1).randbytes(3 * 128 * 128))
+    pictures = {"/noise.jpg": saved(noise)} | {f"/{i}.jpg": jpeg(i, 16, 16) for i in range(12)}
+    path, output = tmp_path / "list.csv", tmp_path / "set"
+    with WebServer(pictures) as server:
+        rows = [f"{server.url}{picture},{'ab'[len(picture) % 2]}" for picture in pictures]
+        rows += [f"{server.url}/gone.jpg,a"]
+        path.write_text("\n".join(["url,label", *rows]) + "\n")
+        command = ["--input", path, "--output", output, "--allow_private_hosts", *FEW_TRIES]
+        command += ["--shard_mb", "0.008", "--splits", "train=1", "--image_size", "128"]
+        # It ends after all shards were written.
+        assert builds.build(*command, "--max_reject_fraction", "0") == 2
+        before = {found.name for found in (output / ".staging").glob("train-*.tfrecord")}
+        del pictures["/noise.jpg"]
+        capsys.readouterr()
+        assert builds.build(*command, "--max_reject_fraction", "0.5") == 0
+    assert set(builds.shard_bytes(output)) == before
+    assert "images were finished by an earlier run" in capsys.readouterr().out

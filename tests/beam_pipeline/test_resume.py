@@ -1,6 +1,5 @@
 """Real processes, killed by real signals: nothing is lost, and nothing is done twice."""
 
-import contextlib
 import json
 import os
 import pathlib
@@ -20,7 +19,7 @@ from beam_pipeline.images.process_pool import LocalPool
 from imageshards.verification import command as verify
 from tests.support.builds import build, class_folders, jpeg, manifest, shard_bytes
 from tests.support.commands import ForkedBuild, build_killed_at, wait_until
-from tests.support.portable_servers import finished_shards
+from tests.support.portable_servers import children_of, finished_shards
 
 pytestmark = pytest.mark.slow
 
@@ -32,12 +31,10 @@ def photos(tmp_path_factory):
     return class_folders(tmp_path_factory.mktemp("in"), {"cat": 48, "dog": 48}, broken=2)
 
 
-FLAGS = f"--image_size 64 --no_report --splits train=1 --num_shards {SHARDS} --direct_num_workers 2"
-
-
 def flags(photos, output) -> list[str]:
-    places = ["--input", str(photos), "--output", str(output)]
-    return [*places, *FLAGS.split(), "--max_reject_fraction", "0.03"]
+    how = f"--image_size 64 --no_report --splits train=1 --num_shards {SHARDS}"
+    how += " --direct_num_workers 2 --max_reject_fraction 0.03"
+    return ["--input", str(photos), "--output", str(output), *how.split()]
 
 
 @pytest.fixture(scope="module")
@@ -79,15 +76,6 @@ def hold_at(staging: str, limit: int) -> None:
     LocalPool._do = held  # type: ignore[method-assign]
 
 
-def workers_of(process: ForkedBuild) -> list[psutil.Process]:
-    found = []
-    for child in psutil.Process(process.pid).children():
-        with contextlib.suppress(psutil.NoSuchProcess):  # the exporter may end just now
-            if "pool_worker" in " ".join(child.cmdline()):
-                found.append(child)
-    return found
-
-
 def assert_resumes(photos, output, undisturbed, before, capfd):
     """The same command finishes the dataset, doing only what was not finished."""
     capfd.readouterr()
@@ -104,8 +92,8 @@ def test_killed_while_shards_are_written(photos, undisturbed, tmp_path, capfd):
     output = tmp_path / "set"
     for shards in (1, 12):
         process = start_held(photos, output, shards)
-        family = psutil.Process(process.pid).children(recursive=True)
-        assert len(workers_of(process)) == 2
+        family = children_of(process.pid)
+        assert len(children_of(process.pid, "pool_worker")) == 2
         process.kill()
         assert not psutil.wait_procs(family, timeout=20)[1]
         before = finished_shards(output)
@@ -213,7 +201,7 @@ def test_a_job_waits_for_the_workers_of_one_that_was_killed(photos, tmp_path):
     """So one that is slow to end cannot put its shard over one of the next job."""
     output, fresh = tmp_path / "set", tmp_path / "fresh"
     process = start_held(photos, output, 3)
-    worker = workers_of(process)[0]
+    worker = children_of(process.pid, "pool_worker")[0]
     worker.suspend()
     process.kill()
     following = ForkedBuild(*flags(photos, output), "--quality", "60")
@@ -234,7 +222,7 @@ def test_a_job_waits_for_the_workers_of_one_that_was_killed(photos, tmp_path):
 def test_ctrl_c_stops_cleanly_and_the_job_can_go_on(photos, undisturbed, tmp_path, capfd):
     output = tmp_path / "set"
     process = start_held(photos, output, 3)
-    family = psutil.Process(process.pid).children(recursive=True)
+    family = children_of(process.pid)
     os.killpg(process.pid, signal.SIGINT)  # a terminal signals the whole group
     said, _ = process.communicate()
     assert process.returncode == 130, said

@@ -23,21 +23,13 @@ _FENCES = RawFencedCodeBlockLexer(re.compile(r"(?P<language>[^\n]*)\n"))
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A code block.
-
-    Attributes:
-        page, line: Where it is; the line is that of its fence.
-        language: One of `LANGUAGES`; anything else is a mistake of the page, "" where the fence
-            has none.
-        source: Its text.
-        not_run: Why it is not run; None if it is.
-    """
+    """A code block; a language that is not one of `LANGUAGES` is a mistake of the page."""
 
     page: str
-    line: int
+    line: int  # of its fence
     language: str
     source: str
-    not_run: str | None = None
+    not_run: str | None = None  # why not
 
     @property
     def name(self) -> str:

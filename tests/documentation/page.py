@@ -45,12 +45,7 @@ class Page:
         self._python: subprocess.Popen[str] | None = None
 
     def run(self, block: Block) -> None:
-        """Runs one block to its end.
-
-        Raises:
-            Failed: It ended with an error, or not in time.
-            Skipped: A package that it imports, and that may be absent, is not installed.
-        """
+        """Runs one block to its end; raises `Failed`, or skips where a package may be absent."""
         if block.language != "python":
             run_bash(commands_of(block), self._folder, self._environment)
             return
@@ -89,11 +84,7 @@ class Page:
 
 
 def run_bash(commands: str, folder: pathlib.Path, environ: dict[str, str]) -> str:
-    """What commands of a shell print, of which the first that fails is the last.
-
-    Raises:
-        Failed: One of them failed, or they did not end in time.
-    """
+    """What commands of a shell print; raises `Failed` if one fails or they take too long."""
     with subprocess.Popen(
         ["bash", "-euo", "pipefail", "-c", commands],
         cwd=folder,

@@ -12,8 +12,6 @@ from imageshards.manifest import Image, Manifest, load_manifest
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES, read_records
 from imageshards.verification.command import verify
 
-_COLOURS = {1: (b"Grayscale", "L"), 3: (b"RGB", "RGB")}
-
 
 def assert_records_are_as_described(directory: Path | str) -> int:
     """Every checksum, feature, label, picture and index row; returns the number of records."""
@@ -51,7 +49,8 @@ def _problems(held: Mapping[str, Values], manifest: Manifest) -> Iterator[str]:
         yield f"label {label} is not {one['image/class/text']!r}"
     if not re.fullmatch(rb"[0-9a-f]{64}", bytes(one["image/key/sha256"])):  # type: ignore[arg-type]
         yield "no SHA-256"
-    colorspace, mode = _COLOURS[int(one["image/channels"])]
+    colours = {1: (b"Grayscale", "L"), 3: (b"RGB", "RGB")}
+    colorspace, mode = colours[int(one["image/channels"])]
     if (one["image/format"], one["image/colorspace"]) != (b"JPEG", colorspace):
         yield f"{one['image/format']!r}, {one['image/colorspace']!r}"
     encoded = one["image/encoded"]

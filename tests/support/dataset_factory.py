@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,16 @@ class Dataset:
         """Replaces one record, in the file and in all the manifest says."""
         self.payloads[name][index] = encode_example(features)
         self.write_shard(name)
+        self.describe()
+        self.save()
+
+    def change_records(self, change: Callable[[int], Mapping[str, Values]]) -> None:
+        """Adds the features that `change` returns for the number of a record to each record."""
+        numbers = itertools.count()
+        for name, payloads in self.payloads.items():
+            kept = map(decode_example, payloads)
+            payloads[:] = [encode_example({**old, **change(next(numbers))}) for old in kept]
+            self.write_shard(name)
         self.describe()
         self.save()
 

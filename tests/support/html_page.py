@@ -2,8 +2,6 @@
 
 from html.parser import HTMLParser
 
-VOID = {"meta", "img", "br", "link"}
-
 
 class Page(HTMLParser):
     """Checks nesting, and collects all texts and the (name, attributes) of every element."""
@@ -19,7 +17,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.handle_startendtag(tag, attrs)
-        if tag not in VOID:
+        if tag not in {"meta", "img", "br", "link"}:
             self._open.append(tag)
 
     def handle_startendtag(self, tag, attrs):

@@ -20,7 +20,8 @@ def in_srgb(levels: np.ndarray, space: Space) -> np.ndarray:
     """What levels 0..255 of a space, float [..., 3], are in sRGB, clipped to it."""
     primaries, gamma = space
     shares = levels / 255
-    linear = shares**gamma if gamma else _linear(shares)
+    of_srgb = np.where(shares <= 0.04045, shares / 12.92, ((shares + 0.055) / 1.055) ** 2.4)
+    linear = shares**gamma if gamma else of_srgb
     mixed = linear @ (np.linalg.inv(_to_xyz(SRGB[0])) @ _to_xyz(primaries)).T
     mixed = np.clip(mixed, 0, 1)
     dark = mixed * 12.92
@@ -56,10 +57,6 @@ def cmyk_profile(paper: int, ink: int) -> bytes:
 def _to_xyz(primaries: tuple[tuple[float, float], ...]) -> np.ndarray:
     columns = np.array([(x / y, 1, (1 - x - y) / y) for x, y in primaries]).T
     return columns * np.linalg.solve(columns, _D65)
-
-
-def _linear(shares: np.ndarray) -> np.ndarray:
-    return np.where(shares <= 0.04045, shares / 12.92, ((shares + 0.055) / 1.055) ** 2.4)
 
 
 def _gamma(exponent: float) -> bytes:

@@ -60,15 +60,6 @@ def mean_difference(one: Image.Image, other: Image.Image) -> float:
     return max(ImageStat.Stat(ImageChops.difference(one, other)).mean)
 
 
-def damaged_jpeg(data: bytes = JPEG) -> bytes:
-    """A JPEG in whose entropy-coded data a marker stands that does not belong there.
-
-    Pillow decodes it, as libjpeg only warns: what follows is shifted or grey.
-    """
-    middle = (data.index(b"\xff\xda") + len(data)) // 2
-    return data[:middle] + b"\xff\xd3" + data[middle + 2 :]
-
-
 def lossless_jpeg(side: int = 512) -> bytes:
     """A legal lossless (SOF3) JPEG, grey, of one value: each difference is one bit, 0."""
     return (
@@ -140,7 +131,9 @@ def draw_broken(folder: pathlib.Path) -> None:
     }  # fmt: skip
     rng = random.Random(1)
     for kind, data in kinds.items():
-        files[f"{kind} with a marker"] = damaged_jpeg(data)
+        # In its entropy-coded data: libjpeg only warns, and what follows is shifted or grey.
+        middle = (data.index(b"\xff\xda") + len(data)) // 2
+        files[f"{kind} with a marker"] = data[:middle] + b"\xff\xd3" + data[middle + 2 :]
         for tenth in range(1, 10):
             files[f"{kind} cut at {tenth}"] = data[: len(data) * tenth // 10]
         for number in range(8):

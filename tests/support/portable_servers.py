@@ -34,6 +34,17 @@ def prism_binary() -> pathlib.Path:
         pytest.skip(str(e))
 
 
+def children_of(pid: int, word: str = "") -> list[psutil.Process]:
+    """The processes that a process started, and theirs, with a word in their commands."""
+    found = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for process in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):  # it may end just now
+                if word in " ".join(process.cmdline()):
+                    found.append(process)
+    return found
+
+
 @dataclasses.dataclass
 class Server:
     """A process that listens at host:port."""
@@ -41,19 +52,12 @@ class Server:
     address: str
     process: subprocess.Popen
 
-    def family(self) -> list[psutil.Process]:
-        """The processes it started, and theirs."""
-        try:
-            return psutil.Process(self.process.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            return []
-
     def kill(self) -> None:
         self.process.kill()
         self.process.wait(20)
 
     def stop(self) -> None:
-        family = self.family()
+        family = children_of(self.process.pid)
         self.process.terminate()
         try:
             self.process.wait(20)
@@ -78,12 +82,7 @@ class Servers:
 
     def workers(self) -> list[psutil.Process]:
         """The pool's processes that work for a job."""
-        found = []
-        for process in self.pool.family():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if "SdkHarness" in " ".join(process.cmdline()):
-                    found.append(process)
-        return found
+        return children_of(self.pool.process.pid, "SdkHarness")
 
 
 @contextlib.contextmanager

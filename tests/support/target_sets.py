@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from imageshards.example import decode_example, encode_example
+from imageshards.example import decode_example
 from imageshards.manifest import load_manifest
 from imageshards.tfrecord import read_records
 from tests.support.dataset_factory import Dataset
@@ -31,12 +31,16 @@ COLUMNS: dict[str, dict[str, Any]] = {
 CHANNELS, WORDS = (3, 5, 20), ("blue", "green", "red")
 
 
-def columns_of(pixels: Any, number: int) -> dict[str, Any]:
-    """What the columns say of picture `number`, uint8 [height, width, 3]."""
-    rgb = pixels.reshape(-1, 3).mean(0) / 255
+def columns_of(number: int) -> dict[str, Any]:
+    """A picture of the colour of seed `number`, and what the columns say of it."""
+    colour = np.random.default_rng(number).integers(0, 256, 3)
+    flat = np.broadcast_to(colour.astype(np.uint8), (16, 16, 3))
+    encoded = saved(Image.fromarray(flat), quality=95)
+    rgb = np.asarray(opened_bytes(encoded)).reshape(-1, 3).mean(0) / 255
     high = np.flatnonzero(rgb > 0.5).tolist()
     shade = int(rgb[0] * 3)
     return {
+        "image/encoded": [encoded],
         "bright": [float(rgb.mean())], "one": [float(rgb[0])], "rgb": rgb.tolist(),
         "shade": [(-5, 9, 10)[shade]], "name": [(b"dark", b"grey", b"light")[shade]],
         # Those that are high, the first of them twice.
@@ -51,22 +55,10 @@ def columns_of(pixels: Any, number: int) -> dict[str, Any]:
 
 
 def make_targets(folder: pathlib.Path, shards: dict[str, int], per_shard: int = 8) -> pathlib.Path:
-    """A dataset with these columns; record i of a split has the colour of seed i."""
+    """A dataset with these columns; record i has the colour of seed i."""
     dataset = Dataset(folder, shards, per_shard)
     dataset.manifest["features"] |= COLUMNS
-    number = 0
-    for name, payloads in dataset.payloads.items():
-        for place, payload in enumerate(payloads):
-            colour = np.random.default_rng(number).integers(0, 256, 3)
-            flat = np.broadcast_to(colour.astype(np.uint8), (16, 16, 3))
-            encoded = saved(Image.fromarray(flat), quality=95)
-            columns = columns_of(np.asarray(opened_bytes(encoded)), number)
-            changed = decode_example(payload) | {"image/encoded": [encoded], **columns}
-            payloads[place] = encode_example(changed)
-            number += 1
-        dataset.write_shard(name)
-    dataset.describe()
-    dataset.save()
+    dataset.change_records(columns_of)
     return folder
 
 

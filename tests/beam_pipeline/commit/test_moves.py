@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from beam_pipeline.commit.finalize import Move, plan_moves
 
+NONE = collections.Counter[str]()
 Counts = Sequence[Mapping[str, int]]
 COUNTS = st.lists(st.dictionaries(st.sampled_from("abcde"), st.integers(0, 9)), max_size=12)
 
@@ -34,10 +35,8 @@ def test_sizes_and_classes_are_even_afterwards_and_nothing_is_lost(counts):
         assert spread([sum(each.values()) for each in result]) <= 1
         for name in "abcde":
             assert spread([each.get(name, 0) for each in result]) <= 1
-    none = collections.Counter[str]()
-    assert sum(map(collections.Counter, result), none) == sum(
-        map(collections.Counter, counts), none
-    )
+    before, then = (sum(map(collections.Counter, of), NONE) for of in (counts, result))
+    assert before == then
     assert plan_moves(result) == []
 
 

@@ -148,6 +148,9 @@ def test_a_lost_job_publishes_nothing(disturbed, output, tmp_path, monkeypatch, 
 
         monkeypatch.setattr(name, mark_after_the_other_build)
     else:
+        other.begin()
+        with pytest.raises(LeaseLostError):  # while job.json is there, and when it is gone
+            lost.begin_commit()
         other.run()
         steps += [lost.begin_commit, *(functools.partial(lost.finalize, task) for task in tasks)]
     for step in steps:

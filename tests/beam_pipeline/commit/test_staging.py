@@ -14,9 +14,7 @@ from beam_pipeline.commit.staging import (
     remove_empty,
     set_aside,
 )
-from beam_pipeline.shards.places import ShardPlaces
 from imageshards import storage
-from imageshards.errors import LeaseLostError
 from tests.support.commands import write_and_die
 from tests.support.commit_steps import everything, fingerprint_if_whole
 from tests.support.dataset_factory import Dataset
@@ -100,25 +98,6 @@ def test_the_next_build_removes_what_a_killed_one_had_not_finished(tmp_path):
     left = {path.relative_to(made.directory) for path in made.directory.rglob("*.tmp-*")}
     assert sorted(map(str, left))[0].startswith("notes.txt.tmp-") and len(left) == 1 + len(mine)
     assert {made.directory / name for name in mine} <= {*made.directory.rglob("*")}
-
-
-def test_a_job_whose_output_was_taken_over_publishes_nothing(tmp_path):
-    output, staging = str(tmp_path), str(tmp_path / ".staging")
-
-    def begin() -> ShardPlaces:
-        job = prepare_staging(read_output_state(output, staging), "digest")
-        return ShardPlaces(output=output, staging=staging, job=job)
-
-    first = begin()
-    first.check_job()
-    second = begin()
-    second.check_job()
-    with refused("output", output, kind=LeaseLostError):
-        first.check_job()
-    (tmp_path / ".staging" / "job.json").unlink()  # as after the commit of the second
-    with pytest.raises(LeaseLostError):
-        second.check_job()
-    ShardPlaces(output=output, staging=staging).check_job()  # a pipeline of one's own
 
 
 def test_a_finished_build_is_known_by_the_digest_of_its_options(tmp_path):

@@ -5,7 +5,11 @@ import dataclasses
 import pytest
 
 from beam_pipeline.inputs.datasets import open_inputs
+from beam_pipeline.inputs.listing import list_records, shards_to_list
 from beam_pipeline.options import BuildOptions, CopiedInput, ImageOptions, InputOptions, PlanOptions
+from imageshards.errors import UserError
+from imageshards.example import decode_example
+from imageshards.storage import read_range
 from tests.support.dataset_factory import Dataset
 from tests.support.errors import refused
 
@@ -82,16 +86,6 @@ def with_age(path, as_given: bool = True) -> Dataset:
     return made
 
 
-def test_columns_are_copied_where_datasets_agree(tmp_path):
-    plain = with_age(tmp_path / "a")
-    found = opened(plain.directory).copied
-    assert found and found.as_given and found.transform == str(plain.directory / "transform")
-    with_age(tmp_path / "b")
-    assert opened(plain.directory, tmp_path / "b").copied == found
-    alone = opened(with_age(tmp_path / "c", as_given=False).directory).copied
-    assert alone and not alone.as_given
-
-
 def test_columns_that_would_have_to_be_analysed_again_are_refused(tmp_path):
     first = with_age(tmp_path / "a", as_given=False)
     (tmp_path / "photos" / "cat").mkdir(parents=True)
@@ -120,3 +114,51 @@ def test_flags_that_are_for_no_input_are_refused_and_others_stay_where_they_belo
     found = open_inputs(BuildOptions(named, "/out", (copied,)))
     assert [source.image_column for source in found.sources] == ["image", None]
     assert [source.allow_any_path for source in found.sources] == [True, False]
+
+
+SHARD = "train-00000-of-00003.tfrecord"
+
+
+def source_of(made):
+    source = open_inputs(BuildOptions(InputOptions(str(made.directory)), "/out")).source
+    assert isinstance(source, CopiedInput)
+    return source
+
+
+def refs_of(made):
+    (found,) = [f for f in shards_to_list(source_of(made)) if f[0].endswith(SHARD)]
+    return list(list_records(*found))
+
+
+def test_records_are_listed_with_their_places(made):
+    refs = refs_of(made)
+    assert [ref.label for ref in refs] == ["cat", "dog"] * 3
+    assert {ref.split for ref in refs} == {"train"}
+    for ref, payload in zip(refs, made.payloads[SHARD], strict=True):
+        framed = read_range(ref.uri, ref.offset_bytes, ref.offset_bytes + 16 + ref.size_bytes)
+        assert framed[12:-4] == payload
+        assert decode_example(payload)["image/filename"] == [ref.key.encode()]
+
+
+def test_listing_records_without_columns_reads_only_the_index(made):
+    refs = refs_of(made)
+    assert {ref.source_bytes for ref in refs} == {1000}
+    (made.directory / SHARD).write_bytes(b"")
+    assert refs_of(made) == refs
+    (made.directory / "index" / SHARD.replace("tfrecord", "parquet")).write_bytes(b"half")
+    with pytest.raises(UserError, match="is not the file that manifest.json names.*copy it again"):
+        refs_of(made)
+
+
+def test_records_have_no_split_when_splits_are_drawn_again(made):
+    source = dataclasses.replace(source_of(made), keeps_splits=False)
+    path, split, entry = next(iter(shards_to_list(source)))
+    assert split is None and [ref.split for ref in list_records(path, split, entry)] == [None] * 6
+
+
+def test_a_dataset_replaced_during_the_build_ends_the_build(made):
+    source = source_of(made)
+    made.manifest["fingerprint"] = "other"
+    made.save()
+    with refused("input", str(made.directory)):
+        list(shards_to_list(source))

@@ -6,9 +6,8 @@ from unittest import mock
 
 import pytest
 
-from beam_pipeline.inputs import folders, layout
+from beam_pipeline.inputs import folders
 from beam_pipeline.inputs.folders import PathFilter, Skipped
-from tests.support.errors import refused
 from tests.support.listings import listed, put
 from tests.support.stores import store_uri
 
@@ -66,28 +65,9 @@ def test_a_file_deleted_while_it_is_listed_is_still_listed(tmp_path, monkeypatch
     assert [size for _, size, _ in found] == [-1]
 
 
-def test_a_closed_folder_is_named_and_the_others_are_listed(tmp_path, nobody_closes):
-    put(tmp_path, "a/x.jpg", "a/deep/y.jpg", "b/z.jpg")
-    nobody_closes("a/deep", "b")
-    with refused("input", "deep", "Permission denied"):
-        list(files_below(tmp_path / "a/deep"))
-    expected = {"a/x.jpg": 7, "a/deep": "unreadable_folder", "b": "unreadable_folder"}
-    assert below(tmp_path, files_below(tmp_path)) == expected
-    matching = {"a/x.jpg": 7, "b": "unreadable_folder"}
-    assert below(tmp_path, files_matching(tmp_path, "*/*.jpg")) == matching
-    assert below(tmp_path, files_matching(tmp_path, "a*/*.jpg")) == {"a/x.jpg": 7}
-    filtered = f"{tmp_path}/b", PathFilter(str(tmp_path))
-    skipped = (f"{tmp_path}/b", Skipped("unreadable_folder", f"{tmp_path}/b"), 0)
-    assert list(folders.files_below(*filtered)) == [skipped]
-    assert folders.subfolders(*filtered) == []
-
-
-SYSTEM = "lost+found @eaDir #recycle $RECYCLE.BIN $Recycle.Bin __MACOSX @Recycle".split()
-HIDDEN = [".hidden", ".Trashes"]
-
-
 def test_hidden_and_system_files_are_neither_classes_nor_pictures(tmp_path):
-    names = [*SYSTEM, "System Volume Information", *HIDDEN]
+    system = "lost+found @eaDir #recycle $RECYCLE.BIN $Recycle.Bin __MACOSX @Recycle".split()
+    names = [*system, "System Volume Information", ".hidden", ".Trashes"]
     put(tmp_path, *(f"{n}/x.jpg" for n in names), *(f"a/{n}/x.jpg" for n in names), "stray.jpg")
     put(tmp_path, "a/x.jpg", "a/._x.jpg", "a/Thumbs.db", "a/lost+found too/x.jpg")
     (tmp_path / "self").symlink_to("self")
@@ -178,9 +158,3 @@ def test_a_glob_does_not_enter_folders_that_it_cannot_match(tmp_path, monkeypatc
     monkeypatch.setattr(folders, "_scan", scan)
     list(files_matching(tmp_path, "*.jpg"))
     scan.assert_called_once_with(str(tmp_path))
-
-
-def test_the_root_of_a_glob_is_above_all_it_can_match():
-    roots = {"/a/b/*.jpg": "/a/b", "/a/b[12]/c/*": "/a", "/*.jpg": "/", "*.jpg": ".",
-             "gs://b/c/**": "gs://b/c"}  # fmt: skip
-    assert {pattern: layout.glob_root(pattern) for pattern in roots} == roots

@@ -1,15 +1,80 @@
-"""Keys that leave images out, classes that are renamed, and what of them no input has."""
+"""Keys that are there twice or leave images out, and classes that are renamed."""
+
+import collections
 
 import apache_beam as beam
+import numpy as np
 import pytest
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+from apache_beam.testing.util import assert_that, equal_to
+from hypothesis import given
+from hypothesis import strategies as st
 
 from beam_pipeline.inputs import selection
-from beam_pipeline.inputs.selection import check_globs, read_keys, rename_classes
+from beam_pipeline.inputs.selection import (
+    RefuseDuplicateKeys,
+    check_globs,
+    read_keys,
+    rename_classes,
+)
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.errors import user_error_in
 from tests.support.dataset_factory import Dataset
 from tests.support.errors import refused
+from tests.support.listings import batches_of
+
+
+def with_keys(keys: list[str], size: int = 3) -> list[RefBatch]:
+    return batches_of([ImageRef(key, f"/{i:03d}.jpg", "x") for i, key in enumerate(keys)], size)
+
+
+def check(batches: list[RefBatch]) -> None:
+    with beam.Pipeline(FnApiRunner()) as pipeline:
+        found = pipeline | beam.Create(batches) | beam.Reshuffle() | RefuseDuplicateKeys()
+        assert_that(found, equal_to([]))
+
+
+@pytest.mark.parametrize(
+    ("batches", "words"),
+    [
+        (with_keys([*(f"k{i}" for i in range(40)), "k17"]), ["'k17'", "'/017.jpg'", "'/040.jpg'"]),
+        ([RefBatch([ImageRef("a.jpg", "/a.jpg", "x")] * 2)], ["two rows", "'a.jpg'", "'/a.jpg'"]),
+    ],
+)
+def test_equal_keys_are_refused_with_both_images(batches, words):
+    with pytest.raises(Exception, match="twice|two rows") as error:
+        check(batches)
+    said = str(user_error_in(error.value))
+    assert all(word in said for word in words), said
+
+
+def test_equal_hashes_of_two_keys_are_no_duplicate(monkeypatch):
+    same = np.int64(7)
+    monkeypatch.setattr(selection, "hash_keys", lambda batch: np.repeat(same, len(batch)))
+    check(with_keys(["a", "b", "c", "d"]))
+
+
+@given(st.lists(st.text(st.characters()), max_size=60), st.integers(1, 9))
+def test_a_key_is_suspected_exactly_when_it_is_there_twice(keys, num_buckets):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selection, "NUM_BUCKETS", num_buckets)
+        patch.setattr(selection, "MAX_SUSPECTS", 100)
+        batches = with_keys(keys, 7)
+        buckets = collections.defaultdict(list)
+        for batch in batches:
+            for bucket, hashes in selection.bucketed_hashes(batch):
+                buckets[bucket].append(hashes)
+        suspects = [each for of in buckets.values() for each in selection.equal_hashes(of)]
+        found = [selection.images_with_hashes(batch, suspects) for batch in batches]
+        suspected = {key for pairs in found for key, _ in pairs}
+    assert suspected == {key for key in keys if keys.count(key) > 1}
+
+
+def test_one_key_for_all_images_gathers_nothing_large():
+    for batch in with_keys(["same"] * 5000, 1000):
+        ((_, sent),) = selection.bucketed_hashes(batch)
+        assert len(sent) == 16
+    assert selection.first_two([["/b"], ["/a", "/c"], ["/d"]]) == ["/a", "/b"]
 
 
 def test_keys_and_classes_that_no_input_has_end_the_build(tmp_path):

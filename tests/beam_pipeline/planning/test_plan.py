@@ -29,21 +29,16 @@ def make_plan(counts, **options):
     return planning.make_plan(counts, PlanOptions(**{"allow_one_class": True} | options), 1000.0)
 
 
-def assigned(plan):
-    """(split, shard) → class id → images, from the ranks alone."""
-    shards: dict = collections.defaultdict(collections.Counter)
-    for (split, class_id), count in plan.counts.items():
-        for rank in range(count):
-            of_split = plan.first_ranks[split, class_id] + rank
-            shards[split, of_split % plan.num_shards[split]][class_id] += 1
-    return shards
-
-
 @given(COUNTS, st.integers(1, 25))
 def test_balanced_shards_are_even_in_records_and_in_every_class(counts, wanted):
     smallest = min(sum(n for (s, _), n in counts.items() if s == split) for split, _ in counts)
     plan = make_plan(counts, num_shards={"*": min(wanted, smallest)})
-    shards = assigned(plan)
+    # (split, shard) → class id → images, from the ranks alone.
+    shards: dict = collections.defaultdict(collections.Counter)
+    for (split, class_id), count in plan.counts.items():
+        for rank in range(count):
+            place = plan.first_ranks[split, class_id] + rank
+            shards[split, place % plan.num_shards[split]][class_id] += 1
     for split, num_shards in plan.num_shards.items():
         of_split = [shards[split, i] for i in range(num_shards)]
         totals = [shard.total() for shard in of_split]

@@ -1,12 +1,24 @@
-"""How references, batches of them and shards travel."""
+"""How references, batches of them and shards travel, and what is said of missing files."""
 
 import pickle
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from beam_pipeline.planning.refs import ImageRef, RefBatch, ShardUnit
+from beam_pipeline.planning.refs import (
+    MISSING,
+    ImageRef,
+    Missing,
+    RefBatch,
+    ShardUnit,
+    add_missing,
+    check_some_exist,
+    missing_of,
+    why_missing,
+)
 from imageshards.manifest import FeatureSpec
+from tests.support.errors import refused
 
 TEXT = st.text(st.characters())  # lone surrogates too: names of files may be no text
 COLUMNS = st.dictionaries(TEXT, st.integers() | st.floats(allow_nan=False) | st.lists(TEXT))
@@ -33,3 +45,43 @@ def test_a_reference_travels_in_few_bytes():
     refs = [ImageRef(key, f"gs://bucket/photos/{key}", "cat", "train") for key in keys]
     plain = len(pickle.dumps([tuple(ref) for ref in refs], protocol=5))
     assert len(pickle.dumps(RefBatch(refs), protocol=5)) < 0.3 * plain
+
+
+@pytest.fixture
+def tables(tmp_path):
+    (tmp_path / "tables" / "img").mkdir(parents=True)
+    (tmp_path / "tables" / "img" / "b.png").touch()
+    (tmp_path / "tables" / "file").touch()
+    return tmp_path / "tables"
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("photos/a.jpg", "'{t}' has no folder 'photos')"),
+        ("img/b", "'{t}/img' has no 'b')"),
+        ("img\\b.png", "'{t}' has no 'img\\\\b.png')"),
+        ("file/c.jpg", "'{t}' has no folder 'file')"),
+        ("a\0b/c.jpg", "'{t}' has no folder 'a\\x00b')"),
+    ],
+)
+def test_the_first_missing_part_of_a_path_is_named(tables, path, said):
+    place = f"{tables}/{path}"
+    assert why_missing(place) == f"{place!r} (the folder {said.replace('{t}', str(tables))}"
+
+
+def test_places_in_stores_below_the_root_and_of_windows_are_named():
+    assert why_missing("gs://bucket/x.jpg") == "'gs://bucket/x.jpg'"
+    assert why_missing("/no-such/x.jpg").startswith("'/no-such/x.jpg' (the folder '/' has no fol")
+    assert "is an absolute path of Windows" in why_missing("/C:\\photos\\1.jpg")
+
+
+def test_a_build_ends_only_where_all_images_are_missing(tables):
+    gone = [ImageRef(n, f"{tables}/{n}", "a", mtime_ns=MISSING) for n in ("c.jpg", "b.jpg")]
+    unknown = ImageRef("d", f"{tables}/d", "a")
+    found = add_missing([missing_of(gone[:1]), missing_of(gone[1:]), missing_of([unknown])])
+    assert found == Missing(2, f"{tables}/b.jpg")
+    check_some_exist(3, found)
+    check_some_exist(0, Missing())
+    with refused("input", "2 images", "b.jpg", "relative to"):
+        check_some_exist(2, found)

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import random
+from collections import Counter
 
 import apache_beam as beam
 import pytest
@@ -91,13 +92,6 @@ def test_records_inside_a_shard_are_in_the_order_of_their_hashes():
         assert hashes == sorted(hashes)
         assert len({ref.label for ref in unit.refs[:20]}) == 2
     assert run(refs, dataclasses.replace(options, salt="other")) != units
-
-
-def test_a_shard_knows_the_ids_of_its_labels_and_its_name():
-    options = PlanOptions(num_shards={"*": 2}, class_names=("z", "b", "a"))
-    units = run(batches_of(refs_of({"a": 4, "b": 4}, "test"), 3), options)
-    assert [unit.name for unit in units] == ["test-00000-of-00002", "test-00001-of-00002"]
-    assert all(unit.class_ids == {"a": 2, "b": 1} for unit in units)
 
 
 def test_a_given_split_stays_and_a_group_keeps_together():
@@ -193,3 +187,35 @@ def test_shards_of_images_without_one_label_differ_by_one_record(labels, monkeyp
     assert all(unit.class_ids.keys() <= names for unit in units)
     again = run(batches_of(refs[::-1], 11), PlanOptions(num_shards={"*": 4}), seed=1)
     assert {u.name: u.refs for u in again} == {u.name: u.refs for u in units}
+
+
+SURVEYED = {("train", "a"): 600, ("train", "b"): 400}
+RESUMED = PlanOptions(splits={"train": 1.0}, shard_mb=0.1)
+
+
+def shards_of(path, mean_bytes, counts=SURVEYED, options=RESUMED, **image):
+    kinds = Counter({("train", "one"): sum(counts.values())})
+    survey = planning.Survey(Counter(counts), kinds, RefBatch([]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "mean_record_bytes", lambda *args: mean_bytes)
+        plan = planning.plan_of(survey, options, ImageOptions(**image), UrlOptions(), str(path))
+    return plan.num_shards["train"]
+
+
+def test_the_numbers_of_shards_of_an_earlier_run_are_used_for_the_same_survey_only(tmp_path):
+    path = tmp_path / "plan.json"
+    assert shards_of(path, 5000.0) == 50
+    assert shards_of(path, 4000.0) == 50
+    assert shards_of(path, 4000.0, {**SURVEYED, ("train", "a"): 850}) == 50  # 1,250 images now
+    assert shards_of(path, 4000.0) == 40
+    smaller = dataclasses.replace(RESUMED, shard_mb=0.05)
+    assert shards_of(path, 4000.0, options=smaller) == 80
+    assert shards_of(path, 6000.0, options=smaller, quality=50) == 120
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"survey": "x", "num_shards": {"train": 0}}'])
+def test_a_damaged_file_is_replaced(tmp_path, text):
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    assert shards_of(path, 5000.0) == 50
+    assert shards_of(path, 4000.0) == 50

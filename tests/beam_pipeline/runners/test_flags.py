@@ -12,7 +12,6 @@ from tests.support.errors import refused
 
 pytestmark = pytest.mark.process
 
-BUILD = BuildOptions(InputOptions("in"), "out")
 FLINK = ["--runner", "FlinkRunner"]
 
 
@@ -51,7 +50,8 @@ def test_a_cluster_gets_workers_of_a_pool_and_flink_its_bundles(flags, expected)
 
 def test_a_given_flag_is_kept_and_each_default_is_printed_with_its_reason(capsys):
     given = [*FLINK, "--parallelism=3", "--max_bundle_size", "7"]
-    chosen = choose([*given, "--flink_master", "flink:8081"], BUILD).options
+    build = BuildOptions(InputOptions("in"), "out")
+    chosen = choose([*given, "--flink_master", "flink:8081"], build).options
     options = chosen.get_all_options(retain_unknown_options=True)
     assert (options["parallelism"], options["max_bundle_size"]) == (3, "7")
     said = capsys.readouterr().err
@@ -63,9 +63,6 @@ def test_flags_of_the_java_side_are_known():
     check_flags([*FLINK, "--max_bundle_size=7", "--state_backend", "rocksdb", "--object_reuse"])
     with refused(None, "--max_bundle_sise", "--max_bundle_size"):
         check_flags([*FLINK, "--max_bundle_sise=7"])
-
-
-DATAFLOW = "--runner=DataflowRunner"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +82,7 @@ DATAFLOW = "--runner=DataflowRunner"
 def test_flags_of_dataflow_that_can_be_known_are_filled_in(given, environ, expected, monkeypatch):
     if environ:
         monkeypatch.setenv(environ, "x")
-    found = filled([DATAFLOW, *given])
+    found = filled(["--runner=DataflowRunner", *given])
     assert {flag: found.get(flag) for flag in expected} == expected
 
 

@@ -1,4 +1,4 @@
-"""A job elsewhere: what it needs, its name, how it fails, and how it is cancelled."""
+"""Which runner flags ask for, and a job elsewhere: its name, how it fails and is cancelled."""
 
 import itertools
 from unittest import mock
@@ -6,7 +6,10 @@ from unittest import mock
 import apache_beam as beam
 import grpc
 import pytest
+from apache_beam.options.pipeline_options import DirectOptions, TypeOptions
+from apache_beam.runners.portability.fn_api_runner import fn_runner, worker_handlers
 
+from beam_pipeline import cli
 from beam_pipeline.options import BuildOptions, InputOptions
 from beam_pipeline.runners import runner as runner_module
 from beam_pipeline.runners.runner import choose, job_name
@@ -14,7 +17,49 @@ from imageshards.errors import UserError
 from tests.support import builds, portable_servers
 from tests.support.cluster import free_addresses
 
-pytestmark = pytest.mark.process
+BUILD = BuildOptions(InputOptions("gs://b/in"), "gs://b/out")
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["--image_sise", "3"], "^'--image_sise' .* did you mean --image_size?"),
+        (["--direct_num_worker=3"], "did you mean --direct_num_workers?"),
+        (["-xyzzy"], "^'-xyzzy' is a flag neither .* --help"),
+        (["b.jpg", "c.jpg"], "^'b.jpg' belongs to no flag.*quotes"),
+        (["--runner"], "--runner: expected one argument"),
+        (["--direct_num_workers", "many"], "--direct_num_workers.*'many'"),
+        (["--runner=SparkleRunner"], "Unexpected pipeline runner: SparkleRunner.*FlinkRunner"),
+        (["--runner=no_such_module.Runner"], "No module named 'no_such_module'"),
+        (["--direct_running_mode=multi_threading"], "multi_threading.; expected in_memory"),
+    ],
+)
+def test_a_flag_nobody_can_use_is_refused(argv, sentence, capsys):
+    with pytest.raises(UserError, match=sentence) as error:
+        choose(argv, BUILD, cli.make_parser().flags).new_pipeline()
+    assert "\n" not in str(error.value)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", ["DirectRunner", "directrunner", "direct", "FnApiRunner"])
+def test_the_local_runner_is_named_so_that_none_is_downloaded(name, monkeypatch):
+    monkeypatch.setattr(worker_handlers, "STATE_CACHE_SIZE_MB", 100)
+    chosen = choose(["--runner", name], BUILD)
+    assert chosen.local
+    assert type(chosen.new_pipeline().runner) is fn_runner.FnApiRunner
+    direct = chosen.options.view_as(DirectOptions)
+    assert (direct.direct_running_mode, direct.direct_num_workers) == ("in_memory", 1)
+    # Neither types nor side inputs are looked at, which takes time.
+    assert not chosen.options.view_as(TypeOptions).pipeline_type_check
+    assert worker_handlers.STATE_CACHE_SIZE_MB == 0
+
+
+@pytest.mark.parametrize("name", ["flink", "apache_beam.runners.DataflowRunner", "PortableRunner"])
+def test_a_named_runner_is_not_local_and_checks_types(name):
+    chosen = choose(["--runner", name], BUILD)
+    kind = "DataflowRunner" if "Dataflow" in name else "RemoteRunner"
+    assert (type(chosen).__name__, chosen.local) == (kind, False)
+    assert chosen.options.view_as(TypeOptions).pipeline_type_check
 
 
 def run(monkeypatch, error, states=(), cancel=None):
@@ -25,8 +70,7 @@ def run(monkeypatch, error, states=(), cancel=None):
     type(result).state = mock.PropertyMock(side_effect=states)
     monkeypatch.setattr(beam.Pipeline, "run", lambda pipeline: result)
     monkeypatch.setattr(runner_module, "_POLL_SEC", 0.0)
-    build = BuildOptions(InputOptions("in"), "out")
-    runner = choose(["--runner", "PortableRunner", "--job_name=mine"], build)
+    runner = choose(["--runner", "PortableRunner", "--job_name=mine"], BUILD)
     with pytest.raises((UserError, RuntimeError, KeyboardInterrupt)) as caught:
         runner.run(runner.new_pipeline())
     return caught.value
@@ -82,6 +126,7 @@ def test_a_job_is_named_after_its_output(output, stem, tmp_path, monkeypatch):
     assert job_name("out") == job_name(f"{tmp_path}/x/../out/")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
