@@ -86,9 +86,8 @@ _OF_INPUT = {
     ),
     labels.UNREAD_FORMAT: (
         "format",
-        "--input holds pictures that are not read, passed over by their names: {names}; "
-        "--extensions says which names count; convert raw pictures; for HEIC, "
-        + install_advice("heif"),
+        "--input holds pictures that the build skips for their endings: {names}; convert raw "
+        "pictures, add other endings to --extensions, or for HEIC " + install_advice("heif"),
     ),
     UNREADABLE_FOLDER: (
         "folder",

@@ -50,19 +50,24 @@ def make_parser() -> Parser:
     """Returns the parser of `imageshards duplicates`."""
     parser = command_line.dataset_parser(
         "duplicates",
-        "Finds equal and nearly equal pictures of a dataset, within and between its\n"
-        "splits: decodes each picture once, and writes a page with the pairs side by\n"
-        "side, a JSON for machines, and a file of keys for --exclude.",
+        "Finds equal and nearly equal images of a dataset, within and between its\n"
+        "splits. The command writes a page with the pairs side by side, a JSON file for\n"
+        "programs, and a file of keys for --exclude of a build.",
         _EPILOG,
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add("--distance", type=int, default=DEFAULT_DISTANCE, metavar="BITS",
-        help="bits of 64 in which the difference hashes of near duplicates differ at most; 0 for "
-        f"equal hashes only (default: {DEFAULT_DISTANCE})")  # fmt: skip
+        help="largest number of bits in which the 64-bit difference hashes of near duplicates may "
+        f"differ, 0 to {MAX_DISTANCE} (default: {DEFAULT_DISTANCE})")  # fmt: skip
     add("--output", metavar="FOLDER", type=functools.partial(storage.absolute_place, "output"),
         help=f"folder for the page and its files (default: DIR/{DUPLICATES_NAME})")  # fmt: skip
-    add("--workers", type=int, metavar="N", help="processes that decode (default: all cores)")
+    add(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="number of processes that decode (default: all cores)",
+    )
     return parser
 
 

@@ -29,8 +29,8 @@ from imageshards.typed import convert, decode
 FORMAT_VERSION: Final = 1
 
 RECORDS_ROOT_HELP = (
-    "folder, gs:// or s3:// place in which the manifest of an adopted dataset may name shards "
-    "(default: only the dataset's own folder)"
+    "for an adopted dataset whose records are in another folder than its manifest: local folder, "
+    "gs:// or s3:// place that holds the records (default: only the dataset's folder)"
 )
 _BUILD_AGAIN = "build the dataset again by imageshards build --overwrite"
 

@@ -45,6 +45,6 @@ def test_a_plan_has_warnings_and_decodes_no_picture_if_num_shards_is_given(
     flags = ("--input", photos, "--output", tmp_path / "out", "--num_shards", "2")
     code, out, _ = rehearse(capfd, *flags, "--exclude_glob", "cat 0.*,Cat/*3.jpg")
     assert code == 0
-    assert "files passed over (excluded_by_glob 2)" in out
+    assert "files skipped (excluded_by_glob 2)" in out
     assert "warning: 1 class folder without an image: 'emu'" in out
     assert out.endswith("nothing was written\n")
