@@ -165,16 +165,16 @@ def check_output(output: str, overwrite: bool) -> None:
     if not overwrite:
         raise UserError(
             argument="output",
-            received=f"{output!r}, which is there already",
+            received=f"{output!r}, which exists already",
             remedy="use another name, or " + Arg("overwrite", True) + " to replace it",
         )
     # A link to an export is refused, too: only a folder that an export made is replaced.
     if not storage.exists(storage.join(output, _SAVED_MODEL)) or os.path.islink(output):
         raise UserError(
             argument="output",
-            received=f"{output!r}, which is no export, with " + Arg("overwrite", True),
-            expected="an export, or a new name",
-            remedy="nothing else is replaced",
+            received=f"{output!r} with " + Arg("overwrite", True) + ", which is no earlier export",
+            expected="an earlier export, or a new name",
+            remedy="the command replaces only exports",
         )
 
 

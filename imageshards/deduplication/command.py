@@ -154,7 +154,7 @@ def text_of(found: Mapping[str, Any], folder: str) -> str:
         f"most {found['distance']})"
     ]
     for each in found["splits"]:
-        where = f"in {each['other']} of one in {each['kept']}"
+        where = f"in {each['other']}, copies of images in {each['kept']}"
         lines.append(f"  {where}: {each['exact']:,} exact, {each['near']:,} near")
     if found["undecodable"]:
         lines.append(
@@ -164,7 +164,7 @@ def text_of(found: Mapping[str, Any], folder: str) -> str:
     lines.append(f"page: {storage.join(folder, PAGE_NAME)}")
     keys, unfit = key_lines(found)
     if keys:
-        lines.append(f"keys of the images that should go: {storage.join(folder, EXCLUDE_NAME)}")
+        lines.append(f"keys of the images to remove: {storage.join(folder, EXCLUDE_NAME)}")
     if unfit:
         lines.append(
             f"not in {EXCLUDE_NAME}: {counted(unfit, 'key')} that hold a line break; rename these "
@@ -184,9 +184,9 @@ def contradictions(found: Mapping[str, Any]) -> list[str]:
     ]
     more = [f"and {len(pairs) - _SHOWN:,} more"] if len(pairs) > _SHOWN else []
     return [
-        f"not in {EXCLUDE_NAME}: {counted(len(pairs), 'duplicate')} of another class than the "
-        "image that stays; correct the labels, or write the key of each wrong one into a file for "
-        "--exclude:",
+        f"not in {EXCLUDE_NAME}: {counted(len(pairs), 'duplicate')} with another class than "
+        "the image that stays; correct the labels, or write the key of each wrong image into "
+        "a file for --exclude:",
         *(f"  {line}" for line in shown + more),
     ]
 

@@ -30,7 +30,7 @@ def error_of(capfd, *arguments) -> str:
     ("flags", "expected"),
     [
         ("--input .", "is inside --input"),
-        ("--class_names cat,cow --plan_only", "--class_names received no 'dog'"),
+        ("--class_names cat,cow --plan_only", "--class_names received names without 'dog'"),
         ("--transform_module absent.py", "absent.py"),
     ],
 )
