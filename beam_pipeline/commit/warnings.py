@@ -72,8 +72,8 @@ def of_copies(between_splits: int) -> Iterator[str]:
         verb = "is" if between_splits == 1 else "are"
         yield (
             f"{counted(between_splits, 'original')} {verb} in more than one split, byte for byte, "
-            "so evaluation results look too good: imageshards duplicates shows the copies and writes "
-            "a file for --exclude"
+            "so evaluation results look too good: imageshards duplicates shows the copies, and "
+            "writes a file for --exclude"
         )
 
 
