@@ -140,7 +140,7 @@ def _of_splits(found: Sequence[str], wanted: Collection[str]) -> Iterator[str]:
     for split in found:
         almost = difflib.get_close_matches(split.lower(), ("train", "validation"), 1, 0.8)
         if almost and split not in SPLIT_NAMES:
-            yield f"split {split!r} is almost {almost[0]!r}; rename the split if you meant it"
+            yield f"split {split!r} is almost {almost[0]!r}; rename it if you meant that name"
 
 
 def _of_class_names(classes: Mapping[str, int], images: int) -> Iterator[str]:
