@@ -17,10 +17,10 @@ from imageshards.commands.options import add_options
 _Options = TypeVar("_Options")
 
 _EPILOG = """\
-Flags that are unknown here go to Beam's PipelineOptions (--runner,
---direct_num_workers, ...); one that Beam does not know either is an error.
-Exit codes: 0 done, 1 failed, 2 something to fix, 130 stopped by Ctrl-C. Run the
-same command again to resume a job that was stopped or killed.
+All remaining flags, such as --runner and --direct_num_workers, go to Beam's
+PipelineOptions. A flag that Beam does not know is an error.
+Exit codes: 0 done, 1 failed, 2 something to fix, 130 stopped by Ctrl-C. To
+resume a build that was stopped or killed, run the same command again.
 
 example:
   imageshards build --input photos/ --output shards/ --image_size 256

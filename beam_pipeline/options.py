@@ -63,62 +63,70 @@ class InputOptions:
 
     # fmt: off
     input: Annotated[str, Option(
-        "class folders ROOT/<class>/*.jpg or ROOT/<split>/<class>/*.jpg; a flat folder or a glob "
-        "with --label_regex; archives (.tar, also of tars, .zip, .tar.gz) with such folders in "
-        "them; WebDataset tars; an image table (.csv, with commas, semicolons or tabs; .jsonl; "
-        ".parquet), also Parquet that holds the pictures; a finished dataset, whose records are "
-        "copied. Of archives and tables also a glob, with {0000..0099} for a range; give it again "
-        "for more inputs",
+        "where the images are. Class folders: ROOT/<class>/*.jpg or ROOT/<split>/<class>/*.jpg. A "
+        "flat folder or a glob, with --label_regex. Archives (.tar, .zip, .tar.gz, a .tar of tars) "
+        "that contain such folders. WebDataset tars. An image table: .csv (with commas, semicolons "
+        "or tabs), .jsonl or .parquet; Parquet may also hold the pictures. A finished dataset, "
+        "whose records are copied. For archives and tables, PATH may be a glob or contain a range "
+        "such as {0000..0099}. Repeat the flag for more inputs",
         place=storage.absolute_place, metavar="PATH", action="append")]
     layout: Annotated[str, Option(
-        "how --input is laid out (default: auto, from names)", choices=LAYOUTS)] = "auto"
+        "layout of --input; auto finds it from the names of files (default: auto)",
+        choices=LAYOUTS)] = "auto"
     label: Annotated[str, Option(
-        "how many labels an image has: one; none, where no class is wanted; several, from a column "
-        "of lists (default: one, or as a dataset among the inputs has it)",
+        "number of labels of each image. none: records get no class. several: the label column "
+        "holds a list, or see --label_separator (default: one, or the kind of labels of the "
+        "datasets among the inputs)",
         choices=LABELS)] = ONE
     label_separator: Annotated[str | None, Option(
-        "several labels, between which the text of a label has this: '|' for cat|dog",
+        "separator of several labels in one text: '|' splits cat|dog. Implies --label several",
         metavar="TEXT")] = None
     label_regex: Annotated[str | None, Option(
-        "finds the label in a file name: its group named label, or its first group; groups "
-        "named split and group are used too; for example '^([a-z]+)\\.' for cat.0.jpg",
+        "regular expression that finds the label in a file name: '^([a-z]+)\\.' finds cat in "
+        "cat.0.jpg. The label is the group named label, or else the first group. Groups named "
+        "split and group set the split and the group",
         metavar="REGEX")] = None
     image_column: Annotated[str | None, Option(
         "table column with the image's path, relative to the table, or its URI "
-        "(default: image, path, uri, file, filename or url)", metavar="NAME")] = None
+        "(default: image, path, uri, file, filename, url or a similar name)",
+        metavar="NAME")] = None
     allow_any_path: Annotated[bool, Option(
-        "let the rows of a table name files outside of the table's folder, too; any file that you "
-        "can read may then become part of the dataset")] = False
+        "let the rows of a table name files outside the table's folder; a row may then copy any "
+        "file that you can read into the dataset")] = False
     label_column: Annotated[str | None, Option(
-        "table column, or member of a WebDataset .json, with the label (default: label or class; "
-        "in WebDataset the .cls)", metavar="NAME")] = None
+        "table column with the label, or for WebDataset an entry of the .json member (default: "
+        "label, class or category; for WebDataset the .cls member)", metavar="NAME")] = None
     key_column: Annotated[str | None, Option(
-        "table column with a unique key, or none for the number of each row (default: key or id, "
-        "else the image column)",
+        "table column with a unique key; none numbers the rows instead (default: key or id, else "
+        "the image column)",
         metavar="NAME")] = None
     split_column: Annotated[str | None, Option(
         "table column with the split (default: split)", metavar="NAME")] = None
     group_column: Annotated[str | None, Option(
-        "table column whose equal values stay in one split (default: none)",
+        "table column with a group, for example a patient; all rows of a group get the same split "
+        "(default: none)",
         metavar="NAME")] = None
     columns: Annotated[tuple[ColumnSpec, ...] | None, Option(
-        "extra columns as name:int|float|string, with [] for a variable or [N] for a fixed "
-        "length and :zscore or :minmax to scale floats; for example age:float:zscore,tokens:int[] "
-        "(default: every other column, typed from the first rows)",
+        "extra columns to store, each as name:int, name:float or name:string. Append [] for a list "
+        "of any length, [N] for a list of N values, and :zscore or :minmax to scale floats. "
+        "Example: age:float:zscore,tokens:int[] (default: all remaining columns, with types from "
+        "the first rows)",
         parse=option_texts.parse_columns, metavar="SPECS")] = None
     bbox_format: Annotated[str, Option(
-        "columns of a table that hold boxes: relative, xmin, ymin, xmax, ymax from 0 to 1; pixels, "
-        "the same in pixels; xywh, x, y, width (or w), height (or h) in pixels, as COCO has them; "
-        "a row holds one box as numbers, or all boxes of an image as lists (default: relative)",
+        "how a table stores bounding boxes. relative: columns xmin, ymin, xmax, ymax from 0 to 1. "
+        "pixels: the same columns in pixels. xywh: columns x, y, width (or w), height (or h) in "
+        "pixels, as in COCO. A row holds one box as numbers, or all boxes of an image as lists "
+        "(default: relative)",
         choices=(RELATIVE, PIXELS, XYWH))] = RELATIVE
     extensions: Annotated[tuple[str, ...], Option(
         "file name extensions of images (default: jpg,jpeg,jpe,jfif,png,webp,gif,bmp,tif,tiff,avif "
         "and, with the extra heif, heic,heif)",
         parse=option_texts.parse_extensions, metavar="LIST")] = EXTENSIONS
     exclude_glob: Annotated[tuple[str, ...], Option(
-        "leave out files and folders whose path below --input matches: '*_small.jpg', a glob "
-        "without a slash, at any depth, 'cat/old' or 'dog/**/b*.png' from the top; separated by "
-        "commas, or given again (default: none)",
+        "globs of files and folders to leave out, separated by commas. A glob without a slash, "
+        "such as '*_small.jpg', matches names at any depth. A glob with a slash, such as 'cat/old' "
+        "or 'dog/**/b*.png', matches the path below --input. The flag may be repeated (default: "
+        "none)",
         parse=option_texts.parse_globs, action="extend", metavar="GLOBS")] = ()
     # fmt: on
 
@@ -164,15 +172,15 @@ class UrlOptions:
 
     # fmt: off
     url_timeouts: Annotated[tuple[float, float, float], Option(
-        "seconds to connect, between two pieces of an answer, and for an image in all with "
-        "redirects and retries (default: 10,30,120)",
+        "time limits in seconds: to connect, between two pieces of an answer, and for one image in "
+        "total, with redirects and retries (default: 10,30,120)",
         parse=option_texts.parse_timeouts, metavar="CONNECT,READ,TOTAL")] = (10.0, 30.0, 120.0)
     url_retries: Annotated[int, Option(
-        "further attempts after 429, 5xx, a time-out or a broken connection", least=0)] = 3
+        "retries after HTTP status 429 or 5xx, a time-out or a broken connection", least=0)] = 3
     url_requests_per_host: Annotated[int, Option(
         "requests that one process sends to a host at the same time", least=1)] = 8
     allow_private_hosts: Annotated[bool, Option(
-        "connect to loopback, private and link-local addresses, too")] = False
+        "permit connections to loopback, private and link-local addresses")] = False
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -199,31 +207,35 @@ class PlanOptions:
 
     # fmt: off
     splits: Annotated[Mapping[str, float], Option(
-        "fractions of images without a given split, drawn by a salted hash of the key or of "
-        "--group_column, so that more images move none; records of a dataset keep theirs unless "
-        "this is given (default: those of a dataset among the inputs, else "
+        "fraction of the images for each split. A salted hash of the key, or of the value of "
+        "--group_column, selects the split, so adding images never moves old images. A split given "
+        "by a folder or a column wins. Records of a dataset keep their splits unless this flag is "
+        "given (default: the splits of a dataset among the inputs, else "
         "train=0.9,validation=0.1)", metavar="NAME=F,...",
         parse=functools.partial(option_texts.parse_pairs, "splits", float),
         )] = dataclasses.field(default_factory=lambda: {"train": 0.9, "validation": 0.1})
     salt: Annotated[str, Option(
-        "changes all hashes: another split, another order")] = "imageshards"
+        "text that enters all hashes; another salt gives other splits and another "
+        "order")] = "imageshards"
     num_shards: Annotated[Mapping[str, int], Option(
-        "shards of each split (default: by --shard_mb, and at least 16 for a split where each "
-        "still holds 32 records or more)",
+        "number of shards, for each split or for all splits (default: from --shard_mb, but at "
+        "least 16 if each shard then holds 32 records or more)",
         parse=option_texts.parse_num_shards,
         metavar="NAME=N,...|N")] = dataclasses.field(default_factory=dict)
     shard_mb: Annotated[float, Option(
-        "target size of a shard in MB (10^6 bytes), from a sample of images (default: 128)",
+        "target size of a shard in MB (10^6 bytes); the build estimates record sizes from a sample "
+        "of images (default: 128)",
         above=0, metavar="MB")] = 128.0
     class_names: Annotated[tuple[str, ...] | None, Option(
-        "classes in the order of their ids, separated by commas (\\, is one in a name) or one "
-        "per line of a file; another label is an error, but for the number of a class (default: "
-        "sorted names, whole numbers as numbers; on --overwrite the old order first)",
+        "class names in the order of their ids: a list with commas, or a text file with one name "
+        "per line. In a list, write a comma inside a name as \\,. A label must be one of these "
+        "names or a class id (default: sorted names, whole numbers first; --overwrite keeps the "
+        "old ids)",
         group="input", metavar="A,B|FILE",
         parse=functools.partial(names_or_file, "class_names"))] = None
     pinned_classes: tuple[str, ...] = ()
     allow_one_class: Annotated[bool, Option(
-        "accept an input with one class only", group="input")] = False
+        "accept an input with a single class", group="input")] = False
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -288,40 +300,42 @@ class BuildOptions:
     # fmt: off
     source: InputOptions
     output: Annotated[str, Option(
-        "folder of the dataset, new or empty; an unfinished build there is resumed",
+        "folder of the dataset: new, empty, or with an unfinished build, which is resumed",
         place=storage.absolute_place, metavar="DIR")]
     more_sources: tuple[InputOptions, ...] = ()
     image: ImageOptions = dataclasses.field(default_factory=ImageOptions)
     plan: PlanOptions = dataclasses.field(default_factory=PlanOptions)
     urls: UrlOptions = dataclasses.field(default_factory=UrlOptions)
     exclude: Annotated[str | None, Option(
-        "leave out images with these keys: a text file with a key on each line, or a dataset "
-        "(default: none)", group="input",
+        "keys of images to leave out: a text file with one key per line, or a dataset, whose keys "
+        "are left out (default: none)", group="input",
         place=storage.absolute_place, metavar="FILE")] = None
     class_map: Annotated[Mapping[str, str], Option(
-        "rename classes, or join several into one: pairs, or a text file with a pair on "
-        "each line (default: none)", group="input", parse=option_texts.parse_class_map,
+        "renames classes; equal new names join classes. Give pairs, or a text file with one pair "
+        "per line (default: none)", group="input", parse=option_texts.parse_class_map,
         metavar="OLD=NEW,...|FILE")] = dataclasses.field(default_factory=dict)
     transform_module: Annotated[str | None, Option(
-        "Python module with preprocessing_fn(inputs), as in TFX; its outputs replace the "
-        "extra columns (default: none)", group="splits and shards",
+        "Python module with a preprocessing_fn(inputs) as in TFX; the function's outputs replace "
+        "the extra columns (default: none)", group="splits and shards",
         place=storage.place, metavar="FILE|MODULE")] = None
     transform_temp_dir: Annotated[str | None, Option(
-        "folder that TensorFlow on every worker sees, needed for extra columns with --output "
-        "s3:// on a cluster (default: below --output, or of the machine that does the work)",
+        "temporary folder that TensorFlow on every worker can reach; required for extra columns "
+        "with --output s3:// on a cluster (default: below --output, or a temporary folder of this "
+        "machine)",
         place=storage.absolute_place, metavar="DIR", group="splits and shards")] = None
     max_reject_fraction: Annotated[float, Option(
-        "more rejected images than this fail the job, after all was tried",
+        "fails the build if more than this fraction of the images is rejected, after all images "
+        "were tried; one reject is allowed unless the fraction is 0",
         least=0, most=1, metavar="0..1")] = 0.01
     quarantine_bytes: Annotated[bool, Option(
-        "keep reasons of rejected images, but not their bytes",
+        "keep the reasons of rejected images, but not the images",
         flag="no_quarantine_bytes")] = True
     report: Annotated[bool, Option("do not write report/", flag="no_report")] = True
     overwrite: Annotated[bool, Option(
-        "replace a finished dataset; classes keep the ids they had")] = False
+        "replace a finished dataset; classes keep their ids")] = False
     plan_only: Annotated[bool, Option(
-        "list and plan, show the shards and why a build would stop (equal keys, columns that do "
-        "not fit), and end with its exit code; write nothing")] = False
+        "list the images and show the planned shards, or the error that would stop the build, such "
+        "as equal keys; the exit code is the build's; write nothing")] = False
     copied: CopiedColumns | None = None
     given: frozenset[str] = dataclasses.field(default=frozenset(), compare=False)
     # fmt: on

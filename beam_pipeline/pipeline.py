@@ -280,7 +280,7 @@ def plan_table(
     lines = [text_table(header, rows), class_line(counts, plan.label)]
     passed_over, names = counts_and_names(skipped)
     if passed_over:
-        lines.append(for_output("files passed over" + reasons(passed_over)))
+        lines.append(for_output("files skipped" + reasons(passed_over)))
     warnings = [*warnings, *warnings_of(counts, plan.images, splits, names)]
     lines += [for_output(f"warning: {warning}") for warning in warnings]
     return "\n".join([*lines, "nothing was written"])

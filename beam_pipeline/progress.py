@@ -101,12 +101,12 @@ def final_table(manifest: Manifest, seconds: float, reused: int) -> str:
     lines.append(for_output(f"{counted(listed, 'image')} listed, {rejected}"))
     if skipped:
         files = counted(sum(skipped.values()), "file")
-        lines.append(for_output(f"{files} passed over{reasons(skipped)}"))
+        lines.append(for_output(f"{files} skipped{reasons(skipped)}"))
     if reused:
         lines.append(f"{reused:,} images were finished by an earlier run")
     # Images of an earlier run cost no time now, so they must not raise the rate.
     rate = f", {(listed - reused) / seconds:,.0f} images/s" if listed > reused else ""
-    lines.append(f"{seconds:.1f} s{rate} with start-up")
+    lines.append(f"{seconds:.1f} s{rate}, start-up included")
     lines += [for_output(f"warning: {warning}") for warning in manifest.warnings]
     return "\n".join(lines)
 

@@ -53,12 +53,12 @@ def help_text() -> str:
     lines = [
         "usage: imageshards COMMAND ...",
         "",
-        "Images into balanced, reproducible TFRecord shards, and a model trained on them.",
+        "Turns images into balanced TFRecord shards, and trains models on the shards.",
     ]
     for title, commands in GROUPS.items():
         lines += ["", f"{title}:"]
         lines += [f"  {name:{width}}  {each.purpose}" for name, each in commands.items()]
-    return "\n".join([*lines, "", "The flags of a command: imageshards COMMAND --help"])
+    return "\n".join([*lines, "", "imageshards COMMAND --help lists the flags of a command."])
 
 
 def _unknown(name: str) -> str:

@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     import keras
 
 EPILOG = (
-    "metrics.jsonl gets one object per epoch: epoch (from 1), step, loss, accuracy (of labels "
-    "binary_accuracy and auc_pr, of values mae and rmse), the same of validation as val_loss, "
-    "val_accuracy …, images_per_second, wait_fraction (share of the time the model waited for "
-    "data), learning_rate. The loss of values has no unit; mae and rmse have the unit of the "
-    "column. E epochs are floor(E * records / batch_size) steps: the records left over open the "
-    "next epoch. Validation counts every picture exactly once."
+    "metrics.jsonl gets one JSON object per epoch: epoch (from 1), step, loss, learning_rate, "
+    "images_per_second, and wait_fraction (share of the time that the model waited for data). A "
+    "class adds accuracy, several labels add binary_accuracy and auc_pr, regression adds mae and "
+    "rmse. Validation adds val_loss, val_accuracy and so on. The loss of a regression has no unit; "
+    "mae and rmse have the unit of the column. E epochs are floor(E * records / batch_size) steps: "
+    "records that do not fill the last batch begin the next epoch. Validation counts every picture "
+    "exactly once."
 )
 # Flags that name a saved model, and the arguments that errors name in their place in Python.
 ARGUMENTS = {"model_path": "model", "model": "code"}
@@ -71,7 +72,7 @@ def make_parser() -> command_line.Parser:
     """Returns the parser of `imageshards train`."""
     parser = command_line.Parser(
         prog="imageshards train",
-        description="Trains a model of images from balanced TFRecord shards.",
+        description="Trains an image model on a dataset of TFRecord shards.",
         epilog=EPILOG,
     )
     add_options(parser, ReadConfig, title="data")
@@ -122,24 +123,26 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=functools.partial(place, "model_path"),
         metavar="PATH",
-        help="output folder of imageshards train, whose best.keras is taken if there is one; or a "
-        ".keras file in it",
+        help="output folder of imageshards train, or a .keras file in such a folder. A folder "
+        "means "
+        "best.keras if the run has this file, else model.keras",
     )
     parser.add_argument(
         "--last",
         action="store_true",
-        help="takes model.keras from a folder, the model after the last step",
+        help="use model.keras of the folder, the model after the last step",
     )
     parser.add_argument(
         "--model",
         metavar="MODULE:FUNCTION",
-        help="as in training: code of your own that the model needs is imported",
+        help="imports your own code that the model needs, as in training",
     )
     parser.add_argument(
         "--trust",
         action="store_true",
-        help="runs any code that the file names or contains: a module found from here, and "
-        "lambdas; only for files whose origin you know",
+        help="runs any code that the model file names or contains, that is modules that Python "
+        "finds "
+        "and lambdas. Use this flag only for files whose origin you know",
     )
 
 

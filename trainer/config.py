@@ -73,71 +73,75 @@ class ReadConfig:
 
     # fmt: off
     data: Annotated[str, Option(
-        "dataset: a folder with manifest.json as imageshards build writes it, or imageshards "
-        "adopt for TFRecords that others wrote; local, gs:// or s3://",
+        "dataset: a local folder, gs:// or s3:// place with the manifest.json that imageshards "
+        "build or imageshards adopt wrote",
         place=place, metavar="DIR", action="append")]
     records_root: Annotated[str | None, Option(
         RECORDS_ROOT_HELP, place=place, metavar="PLACE")] = None
     train_split: Annotated[str | None, Option(
         "split to train on (default: train or training)", metavar="NAME")] = None
     target: Annotated[str | None, Option(
-        "feature that the model learns instead of the dataset's own label: one or k floats "
-        "(regression), a whole number or a text (a class), a list of these of variable length "
-        "(any number of labels), or bounding_boxes, with a compiled model",
+        "column that the model learns instead of the dataset's label. Floats are regression "
+        "targets. A whole number or a text is a class. A list of any length, of numbers or texts, "
+        "means several labels. bounding_boxes needs a compiled model",
         metavar="COLUMN")] = None
     target_kind: Annotated[str | None, Option(
-        "class: the whole numbers of --target are classes, even if there are more than 20, or they "
-        "do not count from 0 (default: such a column is refused, as quantities are floats)",
+        "class: whole numbers in --target are class ids, even if they are more than 20 or do not "
+        "count from 0 (default: such a column is refused; declare quantities as float)",
         choices=("class",))] = None
     sample_weight: Annotated[str | None, Option(
-        "feature with the weight of each record, one number, in the loss and metrics of training",
+        "column with one number per record: its weight in the loss and the metrics of training",
         metavar="COLUMN")] = None
     validation_split: Annotated[str | None, Option(
-        "split to validate on after every epoch, or none (default: validation, val or "
-        "valid, where there is one; never test)", metavar="NAME")] = None
+        "split to validate on after every epoch, or none (default: validation, val or valid if the "
+        "dataset has such a split; never test)", metavar="NAME")] = None
     classes: Annotated[tuple[str, ...] | None, Option(
-        "only records of these classes (with one of these labels at least), numbered in this "
-        "order, or a file with one per line "
-        "(a comma in a name: \\,; default: all)",
+        "read only records of these classes, or with at least one of these labels. The order gives "
+        "the class ids. A list with commas, or a text file with one name per line. In a list, "
+        "write a comma inside a name as \\, (default: all)",
         parse=functools.partial(names_or_file, "classes"), metavar="A,B|FILE")] = None
     where: Annotated[tuple[str, ...], Option(
-        "only records that pass it, for example 'image/width>=128' or 'age!=0'; may be given "
-        "several times", metavar="CONDITION", action="append")] = ()
+        "read only records that meet the condition, for example 'image/width>=128' or 'age!=0'; "
+        "repeat the flag for more conditions", metavar="CONDITION", action="append")] = ()
     inputs: Annotated[tuple[str, ...], Option(
-        "features the model gets: image, columns of the manifest (fixed or variable-length "
-        "numbers), and bounding_boxes, which follow the pixels (default: image)",
+        "inputs of the model: image, columns of numbers or of lists of numbers, and "
+        "bounding_boxes, which follow crop, flip and rotation (default: image)",
         parse=split_names, metavar="A,B")] = ("image",)
     min_box_visibility: Annotated[float, Option(
         "smallest share of a bounding box's area that must remain after crop, flip and rotation; "
         "boxes with less are dropped with their labels", least=0, most=1)] = 0.1
     sequence_length: Annotated[int | None, Option(
-        "length to which sequences are padded or cut (default: the longest of each batch)",
+        "length to which lists among the --inputs are padded or cut (default: the longest list of "
+        "each batch)",
         least=1)] = None
     image_size: Annotated[tuple[int, int] | None, Option(
-        "side of the pictures the model sees, in pixels, or HEIGHTxWIDTH; outside of augmentation "
-        "pictures of another size are cropped to its aspect around their centre and resized "
-        "(default: the dataset's own size)", parse=parse_image_size, metavar="PX")] = None
+        "size of the model's input in pixels, N or HEIGHTxWIDTH. Without augmentation, a picture "
+        "of another size is cropped around its centre to this aspect ratio and resized (default: "
+        "the dataset's size)", parse=parse_image_size, metavar="PX")] = None
     eval_crop: Annotated[float, Option(
-        "share of each side that is kept around the centre, before resizing, where pictures are "
-        "evaluated or served: 0.875 as published ImageNet figures are measured; the model file "
-        "keeps it", above=0, most=1)] = 1.0
+        "share of each side that a centre crop keeps before resizing, in evaluation and serving; "
+        "published ImageNet figures use 0.875. The model file stores the value",
+        above=0, most=1)] = 1.0
     balance: Annotated[str, Option(
-        "weights: rare classes weigh more in the loss; sampling: their records are read several "
-        "times in an epoch", choices=("none", "weights", "sampling"))] = "none"
+        "weights: rare classes weigh more in the loss; sampling: an epoch reads the records of "
+        "rare classes several times", choices=("none", "weights", "sampling"))] = "none"
     cache: Annotated[str, Option(
-        "pixels keeps the pictures of a split decoded once, in --cache_folder; in memory by "
-        "--cache_folder /dev/shm",
+        "pixels: decode the pictures of a split once and keep the pixels in --cache_folder; with "
+        "--cache_folder /dev/shm in memory",
         choices=("none", "pixels"))] = "none"
     cache_folder: Annotated[str | None, Option(
-        "folder of the kept pictures (default: OUTPUT/cache, else ~/.cache/imageshards/pixels)",
+        "folder for the pixels of --cache (default: OUTPUT/cache, or ~/.cache/imageshards/pixels "
+        "if "
+        "the output is not local)",
         place=place, metavar="DIR")] = None
     skip_broken: Annotated[int, Option(
-        "how many damaged records (a wrong checksum, a file that was cut off) may be left out; "
-        "they are listed at the end. Without it the first one stops the run", least=0)] = 0
+        "number of damaged records to tolerate, for example records with a wrong checksum; these "
+        "records are skipped and listed at the end. More damaged records stop the command",
+        least=0)] = 0
     threads: Annotated[int | None, Option(
-        "threads of the reader (default: one per core)", least=1)] = None
+        "number of reader threads (default: one per core)", least=1)] = None
     batch_size: Annotated[int, Option(
-        "global batch: images per step, over all replicas together", least=1)] = 32
+        "global batch size: images per step on all replicas together", least=1)] = 32
     seed: Annotated[int, Option(
         "seed of the initial weights, the order of records and the augmentation, 0 to 2^31-1",
         least=0, most=MAX_SEED)] = 0
@@ -145,8 +149,9 @@ class ReadConfig:
         "light: random-resized crop and flip; strong: also rotation, colour, noise, erasing, "
         "MixUp and CutMix", choices=("none", "light", "strong"))] = "light"
     augment_on: Annotated[str, Option(
-        "where pictures are cropped and changed: device (the reader only decodes), host, or auto: "
-        "the device if it is a GPU", choices=("auto", "device", "host"))] = "auto"
+        "where pictures are cropped and augmented. host: in the reader. device: beside the model; "
+        "the reader only decodes. auto: on the device if the device is a GPU",
+        choices=("auto", "device", "host"))] = "auto"
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -173,39 +178,42 @@ class OptimizerConfig:
         "sgd uses Nesterov momentum",
         choices=OPTIMIZERS)] = "adam"
     learning_rate: Annotated[float, Option(
-        "peak of the rate, where the warm-up ends and the schedule begins", above=0)] = 1e-3
+        "peak learning rate, at the end of the warm-up and the start of the schedule",
+        above=0)] = 1e-3
     scale_learning_rate: Annotated[bool, Option(
         "multiplies --learning_rate by global batch / 256")] = False
     schedule: Annotated[str, Option(
-        "course of the learning rate after the warm-up",
+        "how the learning rate changes after the warm-up",
         choices=("constant", "linear", "cosine"))] = "constant"
     warmup_steps: Annotated[int, Option(
-        "steps in which the rate rises linearly from 0; not with --schedule linear", least=0)] = 0
+        "steps in which the learning rate rises linearly from 0; not with --schedule linear",
+        least=0)] = 0
     momentum: Annotated[float, Option("momentum of sgd and rmsprop", least=0, below=1)] = 0.9
     weight_decay: Annotated[float, Option(
-        "decoupled; normalisations and biases are exempt", least=0)] = 0.0
+        "decoupled weight decay; normalisation layers and biases are exempt", least=0)] = 0.0
     loss: Annotated[str | None, Option(
-        f"for labels {' or '.join(LOSSES['labels'])}, for values {', '.join(LOSSES['values'])} "
-        "(default: the first of each); errors of values are divided by the target's deviation; a "
-        "class has cross-entropy",
+        f"for several labels {' or '.join(LOSSES['labels'])}; for regression "
+        f"{', '.join(LOSSES['values'])} (default: the first of each). In regression, errors are "
+        "divided by the standard deviation of the target. A class always has cross-entropy",
         choices=[name for names in LOSSES.values() for name in names], metavar="NAME")] = None
     label_smoothing: Annotated[float, Option(
-        "how much labels are smoothed, from 0 to less than 1", least=0, below=1)] = 0.0
+        "amount of label smoothing, from 0 to less than 1", least=0, below=1)] = 0.0
     ema: Annotated[float | None, Option(
-        "momentum of a running average of the weights, which is validated and saved; for S steps "
-        "at most 1 - 5 / S, or the first weights stay in it (default: none)",
+        "momentum of an exponential moving average of the weights; the average is validated and "
+        "saved. For S steps choose at most 1 - 5 / S, or the initial weights still count (default: "
+        "none)",
         least=0, below=1)] = None
     accumulate_steps: Annotated[int, Option(
-        "batches whose gradients are averaged before the weights change; on one replica only",
+        "number of batches whose gradients are averaged for one update; on one replica only",
         least=1)] = 1
     clipnorm: Annotated[float | None, Option(
-        "largest norm of all gradients together (default: none)", above=0)] = None
+        "limit for the global norm of the gradients (default: none)", above=0)] = None
     precision: Annotated[str, Option(
-        "precision of the model's arithmetic; weights stay float32",
+        "precision of the model's computations; weights stay float32",
         choices=PRECISIONS)] = "float32"
     jit_compile: Annotated[bool, Option(
-        "compiles the model with XLA; on one replica, or on several GPUs, where nobody has "
-        "tested it")] = False
+        "compiles the model with XLA, on one replica or on several GPUs; nobody has tested XLA on "
+        "several GPUs")] = False
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -231,66 +239,70 @@ class RunConfig:
     # fmt: off
     read: ReadConfig
     output: Annotated[str, _output(
-        "folder for checkpoints/, model.keras, weights.sha256, metrics.jsonl and report/, local, "
-        "gs:// or s3://; the same command resumes an unfinished run there (default: DATA-model; "
-        "trained for remote data)", place=place, metavar="DIR")] = ""
+        "local folder, gs:// or s3:// place for checkpoints/, model.keras, weights.sha256, "
+        "metrics.jsonl and report/. The same command resumes an unfinished run (default: "
+        "DATA-model; for remote data trained)", place=place, metavar="DIR")] = ""
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     model: Annotated[str, Option(
-        "cnn (four convolutions), any architecture of keras.applications, for example MobileNetV2, "
-        "your own as module:function, which returns logits or a compiled model, or keras_hub:NAME, "
-        "a preset of KerasHub with its weights",
+        "one of: cnn (four convolutions); an architecture of keras.applications, for example "
+        "MobileNetV2; keras_hub:NAME, a preset of KerasHub with its weights; module:function, your "
+        "own function, which returns a compiled model or a model with logits",
         metavar="NAME")] = "cnn"
     sync_batchnorm: Annotated[bool, Option(
-        "batch normalisation over the pictures of all replicas, by some 5 sums a layer in each "
-        "step, of cnn and keras.applications; without it each replica takes its own share")] = False
+        "for cnn and keras.applications: batch normalisation over the pictures of all replicas. "
+        "Without this flag each replica normalises its share of the batch")] = False
     metrics: Annotated[tuple[str, ...], Option(
-        "further metrics of every epoch: of a class top5, auc, f1; of labels auc, f1; of values "
-        "r2, mape; or a class of keras.metrics that takes probabilities, or values",
+        "more metrics of every epoch: top5, auc, f1 for a class; auc, f1 for several labels; r2, "
+        "mape for regression; or any class of keras.metrics that accepts the model's "
+        "probabilities or values",
         parse=split_names, metavar="A,B")] = ()
     callbacks: Annotated[str | None, Option(
-        "module:function of your own that returns a list of Keras callbacks",
+        "module:function, your own function, which returns a list of Keras callbacks",
         metavar="NAME")] = None
     weights: Annotated[str | None, Option(
-        "imagenet, which Keras downloads for an architecture of keras.applications, or .keras or "
-        ".weights.h5 to start from, local, gs:// or s3:// (default: random weights)",
+        "initial weights. imagenet: Keras downloads weights for an architecture of "
+        "keras.applications. FILE: a .keras or .weights.h5 file, local, gs:// or s3:// (default: "
+        "random weights)",
         place=place, metavar="imagenet|FILE")] = None
     freeze: Annotated[str | int | None, Option(
-        "layers that keep their initial weights: all below the head, or this many from the first "
-        "layer on (default: none)", parse=_parse_freeze, metavar="N|all|none")] = None
+        "layers that keep their initial weights. N: the first N layers. all: all layers below the "
+        "head (default: none)", parse=_parse_freeze, metavar="N|all|none")] = None
     unfreeze_after: Annotated[int | None, Option(
-        "epochs after which --freeze ends: all layers train, with a tenth of the rate (default: "
-        "never)", least=1, metavar="EPOCHS")] = None
+        "number of epochs with --freeze; then all layers train with a tenth of the learning rate "
+        "(default: all epochs)", least=1, metavar="EPOCHS")] = None
     steps_per_execution: Annotated[int | None, Option(
-        "steps in one call of the graph, which saves time if a step is short; checkpoints and "
-        "signals wait for its end; on one host only (default: what model.compile says, else 1)",
+        "steps per call of the graph; more steps save time if a step is short. Checkpoints and "
+        "signals wait for the end of the call. On one host only (default: the value of "
+        "model.compile, else 1)",
         least=1)] = None
     epochs: Annotated[int, Option("passes over the training split", least=1)] = 5
-    steps: Annotated[int | None, Option("steps in all, instead of --epochs", least=1)] = None
+    steps: Annotated[int | None, Option(
+        "total number of steps, instead of --epochs", least=1)] = None
     replicas: Annotated[int | None, Option(
-        "devices of each host that share each batch: GPUs, or logical CPU devices if a host has no "
-        "GPUs; all further GPUs stay unused (default: all GPUs, else 1)",
+        "number of devices on each host that share a batch: GPUs, or logical CPU devices on a host "
+        "without GPUs. Additional GPUs stay unused (default: all GPUs, else 1)",
         least=1)] = None
     deterministic: Annotated[bool, Option(
-        "GPUs, too, compute the same bits in each run, more slowly; CPUs always do")] = False
+        "makes GPUs compute the same bits in each run, more slowly; CPUs always do")] = False
     cluster: Annotated[str | None, _hosts(
-        "several hosts share each batch, every one started with the same command: tf_config takes "
-        "their addresses from the variable TF_CONFIG, slurm from srun. The first, the chief, "
-        "alone writes --output and prints (default: this host alone)",
+        "lets several hosts share each batch; start the same command on every host. tf_config "
+        "takes the addresses from the variable TF_CONFIG, slurm from srun. Only the first host, "
+        "the chief, writes --output and prints (default: this host alone)",
         choices=("tf_config", "slurm"))] = None
     cluster_port: Annotated[int, _hosts(
-        "port of the first process on each host, with --cluster slurm",
+        "with --cluster slurm: port of the first process on each host",
         least=1, most=2**16 - 1)] = 2222
     cluster_timeout: Annotated[int, _hosts(
-        "how long hosts may take to connect, and be silent while the rest wait for their work",
+        "seconds that a host may take to connect, or stay silent while all other hosts wait",
         least=1, most=7 * 24 * 3600, metavar="SEC")] = 600
     checkpoint_steps: Annotated[int, _output(
-        "steps between two checkpoints; one is also written at the end of every epoch",
+        "steps between two checkpoints; the end of every epoch also writes a checkpoint",
         least=1)] = 1000
     keep_checkpoints: Annotated[int, _output(
-        "how many of the last checkpoints are kept, besides the best", least=1)] = 2
+        "number of latest checkpoints to keep, besides the best checkpoint", least=1)] = 2
     overwrite: Annotated[bool, _output("starts over, replacing the run in --output")] = False
     dry_run: Annotated[bool, _output(
-        "builds everything, takes one batch and shows it; trains nothing")] = False
+        "builds the model, reads and shows one batch, and trains nothing")] = False
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -53,17 +53,17 @@ _OF_DATA = ("split", "batch_size", "eval_crop", "classes", "where", "threads", "
 _ASKED = (*_OF_DATA, "skip_broken", "replicas", "report")
 
 _EPILOG = (
-    "The JSON object: num_examples, loss (as in training); for one class accuracy, top5_accuracy "
-    "(null for five classes or fewer), mean_class_accuracy (every class counts the same); for "
-    "labels mean_average_precision; for values mse and mae (mean squared and absolute error), "
-    "rmse, in the unit of the column, and r2 (null if all values are equal); the loss of values "
-    "has no unit. Then left_out (broken records), missing_target (records without a target, left "
-    "out, too), model, step, data, split, batch_size, replicas, eval_crop, seconds, classes, "
-    "target (class, labels or values), outputs: the figures of each class, label (predicted from a "
-    "probability of 0.5) or value, and estimate: a sentence if figures are estimates, else null. "
-    "Average precisions are estimates if records times labels are more than 33,554,432. Every "
-    "example counts exactly once for any --batch_size and --replicas. A model that its user "
-    "compiled gives its own loss and metrics instead."
+    "The JSON object contains num_examples and loss (as in training). A class adds accuracy, "
+    "top5_accuracy (null for five classes or fewer) and mean_class_accuracy (the mean over "
+    "classes). Several labels add mean_average_precision. Regression adds mse, mae and rmse (mae "
+    "and rmse have the unit of the column), and r2 (null if all values are equal); its loss has "
+    "no unit. A model that you compiled gives its own loss and metrics instead. Further keys: "
+    "left_out (number of broken records), missing_target (number of skipped records without a "
+    "target), model, step, data, split, batch_size, replicas, eval_crop, seconds, classes, target "
+    "(class, labels or values), outputs (figures of each class, label or value; a label is "
+    "predicted from a probability of 0.5), and estimate (a sentence if figures are estimates, "
+    "else null). Average precision is an estimate above 33,554,432 records times labels. Every "
+    "record counts exactly once for any --batch_size and --replicas."
 )
 
 
@@ -81,8 +81,8 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--split",
         metavar="NAME",
-        help="split to evaluate on; validation, val and valid mean the one that is there (default: "
-        "validation, val, valid or test, where there is one)",
+        help="split to evaluate on; validation, val and valid are synonyms (default: the first of "
+        "validation, val, valid and test that the dataset has)",
     )
     add_options(parser, ReadConfig, ["batch_size"])
     add_options(parser, RunConfig, ["replicas"])
@@ -92,15 +92,17 @@ def make_parser() -> Parser:
         type=float,
         default=argparse.SUPPRESS,
         metavar="X",
-        help="share of each side that is kept around the centre (default: as in training)",
+        help="share of each side that a centre crop keeps (default: as in training)",
     )
     add_options(parser, ReadConfig, ["classes", "where", "skip_broken", "threads"])
-    parser.add_argument("--json", action="store_true", help="prints one JSON object instead")
+    parser.add_argument(
+        "--json", action="store_true", help="prints one JSON object instead of tables"
+    )
     parser.add_argument(
         "--report",
         type=functools.partial(storage.place, "report"),
         metavar="DIR",
-        help="also writes an HTML report there, local, gs:// or s3://",
+        help="also writes an HTML report to DIR: a local folder, gs:// or s3:// place",
     )
     return parser
 

@@ -28,25 +28,29 @@ from trainer.serving import model_file
 PROGRAM = "imageshards export"
 _SAVED_MODEL = "saved_model.pb"
 _EPILOG = (
-    "Writes a folder for TensorFlow Serving or tf.saved_model.load; its signature takes the bytes "
-    "of image files (and raw columns if the model has further inputs) and gives class, class_id, "
-    "probability and probabilities. A model of labels gives classes and probabilities of all "
-    "labels, a model of values gives the values."
+    "TensorFlow Serving and tf.saved_model.load read the folder. The model's signature takes the "
+    "bytes of image files, and raw columns if the model has further inputs. The signature returns "
+    "class, class_id, probability and probabilities. A model of several labels returns classes and "
+    "probabilities of all labels; a regression model returns values."
 )
 
 
 def make_parser() -> Parser:
     """Returns the parser of `imageshards export`."""
-    parser = Parser(prog=PROGRAM, description=__doc__, epilog=_EPILOG)
+    parser = Parser(
+        prog=PROGRAM,
+        description="Exports a trained model for serving, as a SavedModel.",
+        epilog=_EPILOG,
+    )
     add_model_flags(parser)
     parser.add_argument(
         "--output",
         required=True,
         type=functools.partial(storage.place, "output"),
         metavar="PATH",
-        help="new folder, local, gs:// or s3://",
+        help="new folder: local, gs:// or s3://",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replaces an earlier export")
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier export")
     return parser
 
 
@@ -161,16 +165,16 @@ def check_output(output: str, overwrite: bool) -> None:
     if not overwrite:
         raise UserError(
             argument="output",
-            received=f"{output!r}, which is there already",
+            received=f"{output!r}, which exists already",
             remedy="use another name, or " + Arg("overwrite", True) + " to replace it",
         )
     # A link to an export is refused, too: only a folder that an export made is replaced.
     if not storage.exists(storage.join(output, _SAVED_MODEL)) or os.path.islink(output):
         raise UserError(
             argument="output",
-            received=f"{output!r}, which is no export, with " + Arg("overwrite", True),
-            expected="an export, or a new name",
-            remedy="nothing else is replaced",
+            received=f"{output!r} with " + Arg("overwrite", True) + ", which is no earlier export",
+            expected="an earlier export, or a new name",
+            remedy="the command replaces only exports",
         )
 
 

@@ -1,4 +1,4 @@
-"""Says what a trained model finds in image files: `imageshards predict`."""
+"""Predicts the classes, labels or values of image files: `imageshards predict`."""
 
 from __future__ import annotations
 
@@ -32,39 +32,47 @@ TOP = 3
 Shown = tuple[dict[str, Any], str]
 
 _EPILOG = (
-    "Files are prepared as the pictures of the training data were: turned upright by EXIF, resized "
-    "and compressed as the dataset's manifest says. A file that cannot be read becomes a row "
-    "with the reason; all further files are predicted, and the exit code is 1. A model of labels "
-    "gives the labels with a probability of at least 0.5, a model of values the values by the name "
-    "of their column."
+    "The command prepares files as the build prepared the training data: it applies EXIF "
+    "orientation, then resizes and compresses as the dataset's manifest says. For a file that "
+    "cannot be read, the row shows the reason; all other files are predicted, and the exit code is "
+    "1. A model of several labels gives the labels with a probability of at least 0.5. A "
+    "regression model gives each value with the name of its column."
 )
 
 
 def make_parser() -> Parser:
     """Returns the parser of `imageshards predict`."""
-    parser = Parser(prog=PROGRAM, description=__doc__, epilog=_EPILOG)
+    parser = Parser(
+        prog=PROGRAM,
+        description="Predicts the classes, labels or values of image files.",
+        epilog=_EPILOG,
+    )
     parser.add_argument(
         "files",
         nargs="+",
         type=functools.partial(storage.place, "FILE"),
         metavar="FILE",
-        help=f"image files, or folders, of which all {', '.join(EXTENSIONS)} are taken; local, "
-        "gs:// or s3://",
+        help="image file or folder: local, gs:// or s3://. A folder means all its files with the "
+        f"endings {', '.join(EXTENSIONS)}",
     )
     add_model_flags(parser)
-    parser.add_argument("--json", action="store_true", help="prints one JSON array, not a table")
+    parser.add_argument(
+        "--json", action="store_true", help="prints one JSON array instead of a table"
+    )
     parser.add_argument(
         "--batch_size",
         type=int,
         default=32,
         metavar="N",
-        help="files that are predicted together (default: 32)",
+        help="number of files per batch (default: 32)",
     )
     parser.add_argument(
         "--top",
         type=int,
         metavar="N",
-        help="classes shown per file (default: 3), or labels, also less probable ones",
+        help="number of classes shown per file (default: 3). For a model of several labels: shows "
+        "the N "
+        "most probable labels, also below 0.5",
     )
     return parser
 

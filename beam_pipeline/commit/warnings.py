@@ -72,7 +72,7 @@ def of_copies(between_splits: int) -> Iterator[str]:
         verb = "is" if between_splits == 1 else "are"
         yield (
             f"{counted(between_splits, 'original')} {verb} in more than one split, byte for byte, "
-            "so that an evaluation looks better than it is: imageshards duplicates shows them and "
+            "so evaluation results look too good: imageshards duplicates shows the copies, and "
             "writes a file for --exclude"
         )
 
@@ -86,15 +86,14 @@ _OF_INPUT = {
     ),
     labels.UNREAD_FORMAT: (
         "format",
-        "--input holds pictures that are not read, passed over by their names: {names}; "
-        "--extensions says which names count; convert raw pictures; for HEIC, "
-        + install_advice("heif"),
+        "--input holds pictures that the build skips for their endings: {names}; convert raw "
+        "pictures, add other endings to --extensions, or for HEIC " + install_advice("heif"),
     ),
     UNREADABLE_FOLDER: (
         "folder",
         "{counted} could not be listed for lack of permissions, and the images in it are missing: "
-        "{names}; give this user the permissions and build again with --overwrite, or say by "
-        "--exclude_glob that they are not wanted",
+        "{names}; give this user the permissions and build again with --overwrite, or exclude the "
+        "folders by --exclude_glob",
     ),
     labels.EMPTY_SPLIT_FOLDER: (
         "split folder",
@@ -103,7 +102,7 @@ _OF_INPUT = {
     labels.PART_AS_CLASS: (
         "archive",
         "{counted} without folders became classes by their names: {names}; if they are parts of "
-        "one dataset, say --label_regex or --label none",
+        "one dataset, use --label_regex or --label none",
     ),
     BACKSLASHES: (
         "table",
@@ -111,9 +110,9 @@ _OF_INPUT = {
     ),
     labels.GIVEN_SPLIT: (
         "split",
-        "--splits was not applied to images of {names}, splits that the input itself gives by a "
-        "folder, a column or a regex; leave it out, or draw new splits by a second build: this "
-        "dataset as --input, --splits and another --salt",
+        "--splits was not applied to images of {names}, because folders, a column or a regex "
+        "of the input give these splits; leave --splits out, or draw new splits in a second build "
+        "with this dataset as --input, --splits and another --salt",
     ),
 }
 
@@ -141,7 +140,7 @@ def _of_splits(found: Sequence[str], wanted: Collection[str]) -> Iterator[str]:
     for split in found:
         almost = difflib.get_close_matches(split.lower(), ("train", "validation"), 1, 0.8)
         if almost and split not in SPLIT_NAMES:
-            yield f"split {split!r} is almost {almost[0]!r}; rename it if that was meant"
+            yield f"split {split!r} is almost {almost[0]!r}; rename it if you meant that name"
 
 
 def _of_class_names(classes: Mapping[str, int], images: int) -> Iterator[str]:
@@ -161,7 +160,7 @@ def _of_class_names(classes: Mapping[str, int], images: int) -> Iterator[str]:
         if joined := _joined_by(separator, classes):
             yield (
                 f"{len(joined):,} classes have {separator!r} in their names: {_shown(joined)}; if "
-                f"these are several labels of an image, say --label several --label_separator "
+                f"these are several labels of an image, use --label several --label_separator "
                 f"{separator!r}"
             )
     used = sum(map(bool, classes.values()))
@@ -193,8 +192,8 @@ def _without_training_image(counts: Mapping[str, Mapping[str, int]]) -> Iterator
             verb = "has" if len(without) == 1 else "have"
             yield (
                 f"{len(without):,} of {total:,} classes {verb} no image in split {split!r}: "
-                f"{_shown(without)}; a model cannot learn them: add images, or put some into the "
-                "split by a folder or column"
+                f"{_shown(without)}; a model cannot learn them: add images, or assign images to "
+                "the split by a folder or column"
             )
 
 

@@ -115,9 +115,8 @@ def check_output_apart(source: InputOptions, output: str) -> None:
     where = "is" if _is_within(root, output) else "is inside"
     raise invalid(
         "output",
-        f"{output!r}, which {where} " + Arg("input") + f" {source.input!r}, which is only read",
-        "a folder outside of it",
-        "choose another one",
+        f"{output!r}, which {where} " + Arg("input") + f" {source.input!r}",
+        "a folder outside of the input",
     )
 
 

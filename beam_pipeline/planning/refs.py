@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from beam_pipeline.images.read import PICTURE, RECORD, WHOLE_FILE
 from beam_pipeline.option_texts import invalid
-from imageshards.errors import UserError
+from imageshards.errors import Arg, UserError
 from imageshards.manifest import NONE, ONE, SEVERAL, FeatureSpec
 from imageshards.storage import is_local
 from imageshards.text import about_look_alikes, class_sort_key, counted
@@ -218,9 +218,12 @@ def distinct_labels(batch: RefBatch, class_names: Sequence[str] | None) -> set[s
             alike = about_look_alikes(label, class_names)
             raise invalid(
                 "class_names",
-                f"no {label!r}{alike}, the label of {key!r}",
-                f"one of {known}{more}",
-                "add the class or leave the image out",
+                f"names without {label!r}{alike}, the label of {key!r}",
+                f"one of the labels {known}{more}",
+                "add the class, rename it by "
+                + Arg("class_map")
+                + ", or leave the image out by "
+                + Arg("exclude"),
             )
     return set(keys)
 

@@ -63,15 +63,17 @@ _EPILOG = """examples:
   imageshards adopt gs://theirs/imagenet/ --output imagenet/ --label_offset 1
   imageshards adopt dogs/ --split 'train=dogs/a*' --split validation=more/
 
-Exit code: 0 manifest and index are written, 2 they could not be."""
+Exit code: 0 manifest and index were written, 2 nothing was written."""
 
 
 def make_parser() -> Parser:
     """Returns the parser of `imageshards adopt`."""
     parser = Parser(
         prog="imageshards adopt",
-        description="Reads existing TFRecords once and writes a manifest.json and an index, so\n"
-        "that models can be trained and evaluated on them. The records do not change.",
+        description="Reads existing TFRecords of images, from any tool, and writes a "
+        "manifest.json\n"
+        "and an index for them. The other commands can then train on the records and\n"
+        "evaluate with them. The records do not change.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -79,14 +81,15 @@ def make_parser() -> Parser:
         "directory",
         metavar="DIR",
         type=functools.partial(storage.absolute_place, "DIR"),
-        help="a folder of TFRecords or of TFDS: local, gs:// or s3://",
+        help="a folder of TFRecords, or of a TFDS dataset: local, gs:// or s3://",
     )
     parser.add_argument(
         "--output",
         metavar="FOLDER",
         type=functools.partial(storage.absolute_place, "output"),
-        help="folder for manifest and index, with which other commands need --records_root "
-        "(default: beside the records)",
+        help="folder for the manifest and the index (default: DIR). If the folder differs from "
+        "DIR, "
+        "all other commands need --records_root",
     )
     add_options(parser, AdoptOptions)
     return parser

@@ -71,25 +71,28 @@ class AdoptOptions:
 
     # fmt: off
     feature_map: Annotated[Mapping[str, str | Sequence[str]], Option(
-        "which features are image, label, filename and text (default: the usual names); label=A,"
-        "label=B for several columns of 0 and 1", parse=_feature_map, metavar="image=A,label=B",
+        "names of the features that hold image, label, filename and text, as in image=jpeg,"
+        "label=class. For features of 0s and 1s, one per class, repeat label=: label=cat,label=dog "
+        "(default: the usual names, such as image/encoded and image/class/label)",
+        parse=_feature_map, metavar="image=A,label=B",
         )] = dataclasses.field(default_factory=dict)
     label_offset: Annotated[int, Option(
-        "the label of the first class: 1 for labels that begin at 1", least=0)] = 0
+        "label of the first class; 1 if labels count from 1", least=0)] = 0
     class_names: Annotated[tuple[str, ...] | None, Option(
-        "names of the classes in the order of their ids (default: TFDS's, the texts beside the "
-        "labels, else their numbers)",
+        "class names in the order of their ids: a list with commas, or a text file with one name "
+        "per line (default: the names that TFDS stored, else the texts beside the labels, else the "
+        "numbers)",
         parse=functools.partial(names_or_file, "class_names"), metavar="A,B|FILE")] = None
     splits: Annotated[Sequence[tuple[str, str]], Option(
-        "folder, file or glob of a split's files; may be given several times, also for one split "
-        "(default: as the names of folders or files in DIR say: train, validation, test)",
+        "the files of a split: a folder, a file or a glob. Repeat the flag for more splits or more "
+        "files (default: train, validation and test, by the names of folders and files in DIR)",
         parse=_split, metavar="NAME=PLACE", flag="split", action="append")] = ()
     label: Annotated[str, Option(
-        "labels of each record. auto: one class id or name; of features of 0s and 1s one class "
-        "where each record has exactly one 1, else several labels. several: any number of labels, "
-        "from 0s and 1s. none: no labels", choices=(_AUTO, SEVERAL, NONE))] = _AUTO
+        "labels of each record. auto: one class id or name; from features of 0s and 1s, one class "
+        "if every record has exactly one 1, else several labels. several: several labels from "
+        "features of 0s and 1s. none: no labels", choices=(_AUTO, SEVERAL, NONE))] = _AUTO
     max_pixels: Annotated[int, Option(
-        "larger pictures are refused, in MPX (default: 100)", flag="max_image_mpx",
+        "limit in megapixels; larger pictures are refused (default: 100)", flag="max_image_mpx",
         parse=functools.partial(parse_limit, "max_image_mpx", 1e6), metavar="MPX", least=1,
         most=MAX_PIXELS)] = ImageOptions.max_pixels
     # fmt: on

@@ -76,7 +76,7 @@ def list_files(argument: str, place: str) -> list[str]:
     if not paths:
         raise UserError(
             argument=argument,
-            received=f"{place!r}, where there is no TFRecord",
+            received=f"{place!r}, which does not exist or holds no TFRecords",
             expected=f"files called {_ENDINGS}",
             remedy="name files by " + Arg("split", "train=GLOB") + ", or build a dataset of "
             "images with imageshards build --input PHOTOS --output FOLDER",

@@ -31,24 +31,29 @@ GROUPS = {
             "beam_pipeline.__main__", "turn images into a dataset of balanced TFRecord shards"
         ),
         "adopt": Command(
-            "imageshards.adopt.command", "describe TFRecords that others wrote, to train on them"
+            "imageshards.adopt.command",
+            "add a manifest to TFRecords of other tools, to train on them",
         ),
         "verify": Command(
-            "imageshards.verification.command", "read a dataset again, and name all that is wrong"
+            "imageshards.verification.command", "check every file and record of a dataset"
         ),
         "report": Command(
             "imageshards.reporting.command",
-            "write a page with contact sheets, classes, shards, rejects",
+            "draw a page with contact sheets, classes, shards and rejects",
         ),
         "duplicates": Command(
-            "imageshards.deduplication.command", "find equal and nearly equal pictures"
+            "imageshards.deduplication.command", "find equal and nearly equal images in a dataset"
         ),
     },
     "models": {
-        "train": Command("trainer.__main__", "train an image classifier on a dataset"),
-        "evaluate": Command("trainer.evaluate", "measure a trained model on one split, exactly"),
-        "predict": Command("trainer.predict", "classify image files with a trained model"),
-        "export": Command("trainer.export", "write a model for serving, a SavedModel"),
+        "train": Command("trainer.__main__", "train an image model on a dataset"),
+        "evaluate": Command(
+            "trainer.evaluate", "measure a trained model on one split of a dataset"
+        ),
+        "predict": Command(
+            "trainer.predict", "predict the classes, labels or values of image files"
+        ),
+        "export": Command("trainer.export", "write a trained model as a SavedModel for serving"),
     },
 }
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}

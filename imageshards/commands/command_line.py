@@ -100,7 +100,7 @@ def dataset_parser(command: str, description: str, epilog: str) -> Parser:
         "directory",
         metavar="DIR",
         type=functools.partial(storage.absolute_place, "DIR"),
-        help="the dataset: a folder, gs:// or s3:// place",
+        help="the dataset: a local folder, gs:// or s3:// place",
     )
     parser.add_argument(
         "--records_root",

@@ -50,19 +50,24 @@ def make_parser() -> Parser:
     """Returns the parser of `imageshards duplicates`."""
     parser = command_line.dataset_parser(
         "duplicates",
-        "Finds equal and nearly equal pictures of a dataset, within and between its\n"
-        "splits: decodes each picture once, and writes a page with the pairs side by\n"
-        "side, a JSON for machines, and a file of keys for --exclude.",
+        "Finds equal and nearly equal images of a dataset, within and between its\n"
+        "splits. The command writes a page with the pairs side by side, a JSON file for\n"
+        "programs, and a file of keys for --exclude of a build.",
         _EPILOG,
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add("--distance", type=int, default=DEFAULT_DISTANCE, metavar="BITS",
-        help="bits of 64 in which the difference hashes of near duplicates differ at most; 0 for "
-        f"equal hashes only (default: {DEFAULT_DISTANCE})")  # fmt: skip
+        help="largest number of bits in which the 64-bit difference hashes of near duplicates may "
+        f"differ, 0 to {MAX_DISTANCE} (default: {DEFAULT_DISTANCE})")  # fmt: skip
     add("--output", metavar="FOLDER", type=functools.partial(storage.absolute_place, "output"),
         help=f"folder for the page and its files (default: DIR/{DUPLICATES_NAME})")  # fmt: skip
-    add("--workers", type=int, metavar="N", help="processes that decode (default: all cores)")
+    add(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="number of processes that decode (default: all cores)",
+    )
     return parser
 
 
@@ -149,7 +154,7 @@ def text_of(found: Mapping[str, Any], folder: str) -> str:
         f"most {found['distance']})"
     ]
     for each in found["splits"]:
-        where = f"in {each['other']} of one in {each['kept']}"
+        where = f"in {each['other']}, copies of images in {each['kept']}"
         lines.append(f"  {where}: {each['exact']:,} exact, {each['near']:,} near")
     if found["undecodable"]:
         lines.append(
@@ -159,7 +164,7 @@ def text_of(found: Mapping[str, Any], folder: str) -> str:
     lines.append(f"page: {storage.join(folder, PAGE_NAME)}")
     keys, unfit = key_lines(found)
     if keys:
-        lines.append(f"keys of the images that should go: {storage.join(folder, EXCLUDE_NAME)}")
+        lines.append(f"keys of the images to remove: {storage.join(folder, EXCLUDE_NAME)}")
     if unfit:
         lines.append(
             f"not in {EXCLUDE_NAME}: {counted(unfit, 'key')} that hold a line break; rename these "
@@ -179,9 +184,9 @@ def contradictions(found: Mapping[str, Any]) -> list[str]:
     ]
     more = [f"and {len(pairs) - _SHOWN:,} more"] if len(pairs) > _SHOWN else []
     return [
-        f"not in {EXCLUDE_NAME}: {counted(len(pairs), 'duplicate')} of another class than the "
-        "image that stays; correct the labels, or write the key of each wrong one into a file for "
-        "--exclude:",
+        f"not in {EXCLUDE_NAME}: {counted(len(pairs), 'duplicate')} with another class than "
+        "the image that stays; correct the labels, or write the key of each wrong image into "
+        "a file for --exclude:",
         *(f"  {line}" for line in shown + more),
     ]
 

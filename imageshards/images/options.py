@@ -78,33 +78,38 @@ class ImageOptions:
     height_px: int = 256
     width_px: int = 256
     resize_mode: Annotated[str, Option(
-        "crop: centre crop to the aspect; stretch; pad: fit and fill with --background; "
-        "shortest: shortest side to --image_size; none", choices=RESIZE_MODES)] = "crop"
+        "how a picture gets its size. crop: scale, and cut the centre out. stretch: change the "
+        "aspect ratio. pad: fit, and fill with --background. "
+        "shortest: scale the shortest side to --image_size. none: keep the size",
+        choices=RESIZE_MODES)] = "crop"
     filter: Annotated[str, Option(
-        "resampling filter, antialiased", choices=FILTERS)] = "bicubic"
+        "antialiased resampling filter", choices=FILTERS)] = "bicubic"
     quality: Annotated[int, Option(
         "JPEG quality of records", least=1, most=100, metavar="1..100")] = 90
     subsampling: Annotated[str, Option(
         "chroma subsampling of records", choices=SUBSAMPLINGS)] = "4:2:0"
-    colorspace: Annotated[str, Option("3 channels or 1", choices=COLORSPACES)] = "rgb"
+    colorspace: Annotated[str, Option(
+        "colour space of records: 3 channels or 1", choices=COLORSPACES)] = "rgb"
     background: Annotated[tuple[int, int, int], Option(
-        "under transparent pixels and around padded pictures (default: ffffff)",
+        "colour under transparent pixels and around padded pictures (default: ffffff)",
         parse=parse_color, metavar="RRGGBB")] = (255, 255, 255)
     icc: Annotated[str, Option(
-        "convert: colours of pictures with an ICC profile become sRGB; drop: they are taken as if "
-        "they were", choices=ICC)] = "convert"
+        "convert: convert pictures with an ICC profile to sRGB; drop: ignore the profile and treat "
+        "the pixels as sRGB", choices=ICC)] = "convert"
     only_shrink: Annotated[bool, Option("never enlarge a picture")] = False
     max_pixels: Annotated[int, Option(
-        "larger pictures are rejected undecoded, in MPX (default: 100)", flag="max_image_mpx",
+        "limit in megapixels; larger pictures are rejected without decoding (default: 100)",
+        flag="max_image_mpx",
         parse=functools.partial(parse_limit, "max_image_mpx", 1e6), metavar="MPX", least=1,
         )] = 100_000_000
     max_bytes: Annotated[int, Option(
-        "larger files are rejected unread, in MiB (default: 64)", flag="max_image_mb",
+        "limit in MiB; larger files are rejected without reading (default: 64)",
+        flag="max_image_mb",
         parse=functools.partial(parse_limit, "max_image_mb", 2**20), metavar="MIB", least=1,
         )] = 64 * 1024 * 1024
     bbox_frame: Annotated[str, Option(
-        "whether boxes in image/object/bbox/{xmin,xmax,ymin,ymax} (0..1) are relative to the "
-        "pixels as stored or to the picture made upright by EXIF", choices=BBOX_FRAMES)] = "stored"
+        "frame of the input's bounding boxes: the pixels as stored in the file, or the picture "
+        "after EXIF rotation", choices=BBOX_FRAMES)] = "stored"
     # fmt: on
 
     def __post_init__(self) -> None:

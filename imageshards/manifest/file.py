@@ -29,8 +29,8 @@ from imageshards.typed import convert, decode
 FORMAT_VERSION: Final = 1
 
 RECORDS_ROOT_HELP = (
-    "folder, gs:// or s3:// place in which the manifest of an adopted dataset may name shards "
-    "(default: only the dataset's own folder)"
+    "for an adopted dataset whose records are in another folder than its manifest: local folder, "
+    "gs:// or s3:// place that holds the records (default: only the dataset's folder)"
 )
 _BUILD_AGAIN = "build the dataset again by imageshards build --overwrite"
 
@@ -106,9 +106,10 @@ def load_manifest(
     if manifest.adopted and not adopted:
         raise UserError(
             argument=argument,
-            received=f"{directory!r}, TFRecords that others wrote, with a manifest of imageshards "
-            "adopt, which you can check, train on and evaluate on",
-            expected="what imageshards build wrote",
+            received=f"{directory!r}, a dataset of imageshards adopt, whose records another tool "
+            "wrote",
+            expected="a dataset that imageshards build wrote",
+            remedy="use an adopted dataset with all commands except build",
         )
     if manifest.digest != digest_of(raw):
         wrong = f"whose {MANIFEST_NAME} does not have the digest of its content"

@@ -16,8 +16,8 @@ def make_parser() -> Parser:
     """Returns the parser of `imageshards report`."""
     return command_line.dataset_parser(
         "report",
-        "Writes DIR/report/index.html, a page with contact sheets, classes, balance and rejects "
-        "of a dataset.",
+        "Draws DIR/report/index.html again, a page with the contact sheets, classes, balance and "
+        "rejects of a dataset.",
         "Exit code: 0 the report was written, 2 the report could not be written.",
     )
 

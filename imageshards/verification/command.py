@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 # Check → what it looks at, in the order of the printed table.
 CHECKS = {
-    "manifest": "agrees with itself and with its digest",
-    "files": "all are there with the right size, and no other shard",
-    "checksums": "SHA-256 of every file but those in report/ and duplicates/",
-    "records": "as many as the manifest says, by shard and class",
+    "manifest": "is consistent and matches its digest",
+    "files": "all exist with the recorded size, and no other shard exists",
+    "checksums": "SHA-256 of all files except in report/ and duplicates/",
+    "records": "as many per shard and class as the manifest records",
     "balance": "shards differ by at most one record, also of each class",
-    "keys": "no key twice, over all splits",
-    "index": "index/ has the rows of every shard",
-    "accounting": "listed = records + rejects, and the quarantine holds these",
+    "keys": "no key occurs twice, also across splits",
+    "index": "index/ matches the records of every shard",
+    "accounting": "listed = records + rejects; quarantine holds all rejects",
 }
 
 
@@ -74,7 +74,7 @@ class Verdict:
             (check, f"{self.found[check]} wrong" if self.found[check] else well, what)
             for check, what in CHECKS.items()
         ]
-        lines = [text_table(("check", "result", "what was looked at"), rows, texts=(0, 1, 2)), ""]
+        lines = [text_table(("check", "result", "what was checked"), rows, texts=(0, 1, 2)), ""]
         lines.extend(problem.message for problem in self.problems)
         lines.extend(f"Note: {note}" for note in self.notes)
         outcome = "All is well" if self.ok else counted(len(self.problems), "problem")
@@ -156,11 +156,15 @@ def make_parser() -> Parser:
     """Returns the parser of `imageshards verify`."""
     parser = command_line.dataset_parser(
         "verify",
-        "Reads a dataset again and names each problem with its file, record and byte offset.",
+        "Reads every file and record of a dataset, compares them with the manifest, and prints "
+        "each "
+        "problem with its file, record and byte offset.",
         "Exit code: 0 no problems, 1 problems were found, 2 nothing could be checked.",
     )
-    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: all cores)")
-    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="number of processes (default: all cores)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser
 
 

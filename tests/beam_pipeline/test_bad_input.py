@@ -39,7 +39,7 @@ def error_of(capfd, *arguments) -> str:
     ("flags", "expected"),
     [
         ("--input .", "is inside --input"),
-        ("--class_names cat,cow --plan_only", "--class_names received no 'dog'"),
+        ("--class_names cat,cow --plan_only", "--class_names received names without 'dog'"),
         ("--transform_module absent.py", "absent.py"),
     ],
 )
@@ -164,6 +164,6 @@ def test_a_plan_of_given_shards_has_warnings_and_decodes_no_picture(tmp_path, ca
     flags = ("--num_shards", "2", "--exclude_glob", "cat 0.*,Cat/*3.jpg", "--plan_only")
     build_set(photos, tmp_path / "out", *flags)
     out = capfd.readouterr().out
-    assert "files passed over (excluded_by_glob 2)" in out
+    assert "files skipped (excluded_by_glob 2)" in out
     assert "warning: 1 class folder without an image: 'emu'" in out
     assert out.endswith("nothing was written\n")

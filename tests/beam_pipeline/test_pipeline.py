@@ -104,7 +104,7 @@ def test_pictures_of_phones_are_read_converted_and_counted(tmp_path, capsys):
     flags = ["--splits", "train=1", "--no_report", "--resize_mode", "none"]
     flags += ["--max_reject_fraction", "0.2"]
     output = builds.build_set(tmp_path / "in", tmp_path / "out", *flags)
-    assert "not read, passed over by their names: '.nef'" in capsys.readouterr().out
+    assert "the build skips for their endings: '.nef'" in capsys.readouterr().out
     source = builds.manifest(output)["source"]
     assert source["formats"] == {"JPEG": 3, "AVIF": 1, "HEIF": 1}
     assert (source["notes"]["icc_converted"], source["notes"]["icc_broken"]) == (2, 1)

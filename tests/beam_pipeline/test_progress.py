@@ -33,8 +33,8 @@ def test_the_final_table_has_splits_rejects_and_speed():
     assert lines[4:] == [
         "3 classes: cat 600, dog 659, emu 0",
         "1,399 images listed, 4 rejected (truncated 3, empty 1)",
-        "2 files passed over (hidden 2)",
-        "14.0 s, 100 images/s with start-up",
+        "2 files skipped (hidden 2)",
+        "14.0 s, 100 images/s, start-up included",
         "warning: 3 things are odd",
     ]
 
@@ -45,9 +45,9 @@ def test_the_final_table_omits_empty_counts_and_rates_only_new_images(monkeypatc
     lines = final_table(odd, 2.0, 1199).split("\n")
     assert lines[5] == "1,399 images listed, 0 rejected"
     assert lines[6] == "1,199 images were finished by an earlier run"
-    assert lines[7] == "2.0 s, 100 images/s with start-up"
+    assert lines[7] == "2.0 s, 100 images/s, start-up included"
     assert max(map(len, lines)) <= 80  # as wide as a terminal
-    assert "\n0.0 s with start-up" in final_table(MANIFEST, 0.0, 1399)
+    assert "\n0.0 s, start-up included" in final_table(MANIFEST, 0.0, 1399)
 
 
 def test_the_rate_counts_only_images_of_this_run(monkeypatch):

@@ -45,7 +45,7 @@ def test_two_replicas_train_and_leave_a_model(shapes: pathlib.Path, tmp_path: pa
     ran = run_forked("trainer", *flags, "--replicas", 2, "--output", tmp_path)
     assert ran.returncode == 0 and ran.stderr == "", ran.stderr
     assert "2 replicas" in ran.stdout and "28 steps, 3 epochs" in ran.stdout
-    assert "fewer than 1,000 records a class, and random weights: pub" in ran.stdout
+    assert "hint: with fewer than 1,000 records per class, pretrained" in ran.stdout
     for file in ("model.keras", "metrics.jsonl", "report/index.html"):
         assert str(tmp_path / file) in ran.stdout and (tmp_path / file).is_file()
     found = _metrics(tmp_path)

@@ -31,7 +31,7 @@ _MIN_WAIT_FRACTION = 0.05
 # Classes with fewer records get the advice to begin with published weights.
 _FEW_RECORDS = 1000
 _ADVICE = (
-    "fewer than 1,000 records{}, and random weights: published ones will mostly do better, by "
+    "hint: with fewer than 1,000 records{}, pretrained weights usually beat random weights: try "
     "--model EfficientNetV2B0 --weights imagenet --freeze all --unfreeze_after 3"
 )
 
@@ -47,6 +47,8 @@ def plan_lines(config: RunConfig, run: Run, model: keras.Model) -> list[str]:
     batch_size, augment = run.train.batch_size, config.read.augment
     replicas = run.devices.num_replicas_in_sync
     where = f" on the {run.train.augment_on}" if augment != "none" else ""
+    left_over = ", and left-over records begin the next epoch"
+    left_over *= training.num_records % batch_size > 0
     lines = [
         f"{config.read.data}: {counted(training.num_records, 'record')} to train on in "
         f"{counted(len(training.split.shards), 'shard')}, "
@@ -56,8 +58,8 @@ def plan_lines(config: RunConfig, run: Run, model: keras.Model) -> list[str]:
         f"{height_px}x{width_px}x{training.dataset.image.channels} px, "
         f"{strategy.describe(run.devices)}, "
         f"global batch {batch_size} ({batch_size // replicas} each), augmentation {augment}{where}",
-        f"{counted(epochs.total_steps, 'step')}, {counted(epochs.count, 'epoch')}; a pass "
-        f"is {training.num_records / batch_size:.1f} batches, its last records open the next one",
+        f"{counted(epochs.total_steps, 'step')}, {counted(epochs.count, 'epoch')}; an epoch "
+        f"is {training.num_records / batch_size:.1f} batches{left_over}",
     ]
     missing = training.missing_target
     to_validate = validation.subset.missing_target if validation else 0
@@ -76,7 +78,7 @@ def plan_lines(config: RunConfig, run: Run, model: keras.Model) -> list[str]:
     is_small = training.num_records < _FEW_RECORDS * max(1, len(run.train.classes))
     is_rgb = training.dataset.image.channels == 3
     if is_small and is_rgb and not (config.weights or is_user_model(config.model) or run.step):
-        lines.append(_ADVICE.format(" a class" * bool(run.train.classes)))
+        lines.append(_ADVICE.format(" per class" * bool(run.train.classes)))
     if (hosts := run.hosts.count) > 1:
         lines.append(
             f"each of {counted(hosts, 'host')} reads up to "

@@ -112,7 +112,7 @@ def test_a_bad_label_ends_the_analysis_with_its_image(tmp_path):
     with pytest.raises((UserError, RuntimeError)) as caught:
         analyse(tmp_path, [batch], class_names=("cat",), columns=(ColumnSpec("n", "int"),))
     said = str(user_error_in(caught.value))
-    assert said.startswith("class_names received no 'cow', the label of 'bad.jpg'")
+    assert said.startswith("class_names received names without 'cow', the label of 'bad.jpg'")
 
 
 def test_refs_keep_everything_else_and_their_order(through_tft):

@@ -90,7 +90,7 @@ def test_findings_of_the_listing_are_warnings():
     }
     expected = [
         "7 class folders without an image: 'c0', 'c1', 'c2', 'c3', 'c4' and 2 more",
-        "passed over by their names: '.heic'; --extensions says",
+        "skips for their endings: '.heic'; convert raw pictures",
         "1 folder could not be listed for lack of permissions",
         "1 split folder without a class folder: 'test'",
         "--splits was not applied to images of 'train', 'val'",

@@ -309,7 +309,8 @@ def test_an_adopt_that_ends_early_leaves_no_manifest_beside_another_index(slim, 
     after = adopt(str(slim), options=AdoptOptions(label_offset=1))
     assert after.fingerprint != before.fingerprint
     assert len(read_index(str(slim), after)) == 2 + 3 + 2
-    with pytest.raises(UserError, match="TFRecords that others wrote"):  # no build replaces these
+    # No build replaces these records.
+    with pytest.raises(UserError, match="whose records another tool wrote"):
         load_manifest(str(slim), "--output")
 
 

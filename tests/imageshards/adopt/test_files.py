@@ -44,7 +44,9 @@ def test_a_place_is_a_folder_a_glob_or_a_file(folder, place, found):
 def test_a_place_without_records_or_with_a_partial_series_is_refused(folder):
     (folder / ".hidden" / "f.tfrec").unlink()
     for place in ("/.hidden", "/*.tfr", "/none"):
-        with pytest.raises(UserError, match="--split received .*, where there is no TFRecord"):
+        with pytest.raises(
+            UserError, match="--split received .*, which does not exist or holds no TFRecords"
+        ):
             list_files("--split", f"{folder}{place}")
     (folder / "c.tfrecord-00000-of-00002").unlink()
     said = r"of c.tfrecord-\*-of-00002 1 of 2 files are missing \(the first is number 0\)"
