@@ -48,6 +48,10 @@ class GoogleFront(HttpStandIn):
             bucket, _, name = path.partition("?")[0][1:].partition("/")
             quoted = urllib.parse.quote(urllib.parse.unquote(name), safe="")
             path = f"/download/storage/v1/b/{bucket}/o/{quoted}?alt=media"
+        return self.fetch(path, span)
+
+    def fetch(self, path: str, span: str) -> Reply:
+        """Asks the emulator; the slow store of the benchmarks answers itself."""
         return http_stand_in.ask(self._emulator_port, "GET", path, {"Range": span} if span else {})
 
     def _token(self, request: Request) -> Reply:
