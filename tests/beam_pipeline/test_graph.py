@@ -238,7 +238,10 @@ class Case:
     graph: Graph
 
 
-@pytest.fixture(scope="module", params=["labels", "manifest", "columns"])
+COLUMNS = pytest.param("columns", marks=pytest.mark.process)  # imports TensorFlow
+
+
+@pytest.fixture(scope="module", params=["labels", "manifest", COLUMNS])
 def case(request, tmp_path_factory) -> Case:
     built = build_of(request.param, SMALL, tmp_path_factory.mktemp(request.param))
     return Case(request.param, built, Graph(submitted(built)))
