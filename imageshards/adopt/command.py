@@ -31,6 +31,7 @@ from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import add_options
 from imageshards.errors import Arg, UserError
+from imageshards.example import Values
 from imageshards.index import encode_index, index_table
 from imageshards.jpeg import FORMATS
 from imageshards.manifest import (
@@ -139,28 +140,8 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> tuple[Manifest
     """Returns the manifest, and the bytes of each index file."""
     _check_no_build(output)
     tfds = open_tfds(directory)
-    # `--split` overrides the splits of TFDS.
-    if tfds is not None and not options.splits:
-        splits = {name: [*lengths] for name, lengths in tfds.splits.items()}
-    else:
-        splits = find_splits(directory, options.splits)
-    for name in splits:
-        if not SPLIT_NAME.fullmatch(name):
-            expected = "the name of a split: letters, digits and underscores"
-            raise UserError(argument="split", received=repr(name), expected=expected)
-    check_plain([path for paths in splits.values() for path in paths])
-    # The first record of each split shows the features; `scan_files` checks all further records.
-    firsts = {}
-    for name, paths in splits.items():
-        examples = (features_in(path, record) for path in paths for record in read_records(path))
-        if first := next(examples, None):
-            firsts[name] = first
-    if not firsts:
-        raise UserError(
-            argument="DIR",
-            received=f"{directory!r}, whose files hold no record",
-            expected="TFRecords of tf.train.Example with a picture and a label",
-        )
+    splits = _splits_of(directory, options, tfds)
+    firsts = _first_examples(directory, splits)
     # The training split decides, because a test split may lack labels.
     main = next((name for name in TRAIN_NAMES if name in firsts), min(firsts))
     roles = find_roles(directory, options, tfds, firsts[main])
@@ -217,6 +198,42 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> tuple[Manifest
             remedy="adopt them one by one",
         )
     return manifest, indexes
+
+
+def _splits_of(
+    directory: str, options: AdoptOptions, tfds: TfdsFolder | None
+) -> dict[str, list[str]]:
+    """Finds the files of each split, and checks names of splits and forms of files."""
+    # `--split` overrides the splits of TFDS.
+    if tfds is not None and not options.splits:
+        splits = {name: [*lengths] for name, lengths in tfds.splits.items()}
+    else:
+        splits = find_splits(directory, options.splits)
+    for name in splits:
+        if not SPLIT_NAME.fullmatch(name):
+            expected = "the name of a split: letters, digits and underscores"
+            raise UserError(argument="split", received=repr(name), expected=expected)
+    check_plain([path for paths in splits.values() for path in paths])
+    return splits
+
+
+def _first_examples(
+    directory: str, splits: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, Values]]:
+    """Reads the first record of each split that has records; refuses a folder without any."""
+    # The first record of each split shows the features; `scan_files` checks all further records.
+    firsts: dict[str, dict[str, Values]] = {}
+    for name, paths in splits.items():
+        examples = (features_in(path, record) for path in paths for record in read_records(path))
+        if first := next(examples, None):
+            firsts[name] = first
+    if not firsts:
+        raise UserError(
+            argument="DIR",
+            received=f"{directory!r}, whose files hold no record",
+            expected="TFRecords of tf.train.Example with a picture and a label",
+        )
+    return firsts
 
 
 def _check_no_build(output: str) -> None:
