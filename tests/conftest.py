@@ -84,8 +84,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     asked = config.option.markexpr
     if config.getoption("--fast"):
         _leave_out(config, items, ("slow", "process"))
-    elif unasked := tuple(name for name in ("long", "gpu") if name not in asked):
-        _leave_out(config, items, unasked)
+    elif "long" not in asked:
+        _leave_out(config, items, ("long",))
 
 
 def _leave_out(config: pytest.Config, items: list[pytest.Item], markers: tuple[str, ...]) -> None:

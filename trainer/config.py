@@ -212,8 +212,7 @@ class OptimizerConfig:
         "precision of the model's computations; weights stay float32",
         choices=PRECISIONS)] = "float32"
     jit_compile: Annotated[bool, Option(
-        "compiles the model with XLA, on one replica or on several GPUs; nobody has tested XLA on "
-        "several GPUs")] = False
+        "compiles the model with XLA; on one replica only")] = False
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -83,6 +83,9 @@ def _become(request: dict[str, Any]) -> None:
     if "KERAS_HOME" in os.environ:  # Keras, which is imported, would look only now
         config = importlib.import_module("keras.src.backend.config")
         setattr(config, "_KERAS_DIR", os.environ["KERAS_HOME"])  # noqa: B010
+    if "FAKE_GPUS" in os.environ:  # TensorFlow has listed the devices while it was imported
+        context = importlib.import_module("tensorflow.python.eager.context")
+        context.context().reinitialize_physical_devices()
     sys.argv[:] = [request["module"], *request["arguments"]]
     root, sys.path[0] = sys.path[0], request["first_on_path"]
     sys.path.insert(1, root)
@@ -93,7 +96,7 @@ def _become(request: dict[str, Any]) -> None:
 
 
 def _preload(program: str) -> None:
-    if program == "trainer":
+    if program in ("trainer", "gpu"):
         from trainer.imports import quiet_import
 
         with quiet_import():

@@ -23,6 +23,8 @@ from tests.support import command_client
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TIMEOUT_SEC = 300
 _CLIENT = ROOT / "tests" / "support" / "command_client.py"
+# TensorFlow looks for devices in the folders of this name on Python's path.
+FAKE_GPU = ROOT / "tests" / "gpu" / "fake_device" / "build" / "site-packages"
 # Libraries that would start threads of their own as soon as they are imported.
 _ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
 _ONE_THREAD["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
@@ -40,7 +42,8 @@ class Command:
     """`python -m MODULE …` in a session of the repository, forked, with the interface of a `Popen`.
 
     Args:
-        program: Whose server forks it, `trainer`, or `beam_pipeline`, whose output is one.
+        program: Whose server forks it: `trainer`, `gpu` for the trainer with fake or real GPUs, or
+            `beam_pipeline`, whose output is one.
         environment: Added to that of this process.
         before: Called by its name, with `given`, in the process before the module runs.
     """
@@ -175,6 +178,9 @@ def _address(program: str) -> str:
     address = str(commands_folder() / program)
     command = [sys.executable, "-m", "tests.support.command_server", program, address]
     environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", **_ONE_THREAD}
+    if program == "gpu":
+        del environ["CUDA_VISIBLE_DEVICES"]
+        environ["PYTHONPATH"] = os.pathsep.join([str(FAKE_GPU), environ.get("PYTHONPATH", "")])
     server = subprocess.Popen(command, cwd=ROOT, env=environ, stdin=subprocess.PIPE)
     # Closes its input, which ends it.
     atexit.register(server.communicate)

@@ -225,23 +225,15 @@ def _check_statistics(strategy: Any, name: str) -> Any:
 
 def _check_overflow(strategy: Any, name: str) -> Any:
     import keras
-    import tensorflow as tf
-
-    from trainer.models.optimizer import LossScaleOptimizer
 
     with strategy.scope():
         network = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        sgd = keras.optimizers.SGD(0.1)
-        network.compile(LossScaleOptimizer(sgd, initial_scale=4.0), loss="mse")
+        scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=4.0)
+        network.compile(scaled, loss="mse", jit_compile=False)
         network.optimizer.build(network.trainable_variables)
     pictures = np.ones((4, 2), np.float32)
     pictures[3] = np.inf
-
-    @tf.function
-    def step(one: Any) -> None:
-        strategy.run(network.train_step, args=(one,))
-
-    feed(strategy, step, [(pictures, np.ones((4, 1), np.float32))])
+    train(strategy, network, [(pictures, np.ones((4, 1), np.float32), np.ones(4, np.float32))])
     finite = all(np.isfinite(v.numpy()).all() for v in network.trainable_variables)
     return [bool(finite), float(network.optimizer.dynamic_scale.numpy())]
 

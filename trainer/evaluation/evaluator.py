@@ -17,10 +17,11 @@ from trainer.dataset.spec import Batch, MeanStd, Subset, input_of
 from trainer.dataset.subset import class_ids
 from trainer.evaluation.evaluation import Collector, Evaluation
 from trainer.evaluation.kinds import KINDS
+from trainer.models.keras_internals import reads_logs
 from trainer.models.metrics import further_metrics
 from trainer.models.optimizer import make_loss
-from trainer.models.step import Step, logs_of_hosts, make_test_step
-from trainer.models.strategy import memory_errors
+from trainer.models.step import ReadError, Step, logs_of_hosts, make_test_step
+from trainer.models.strategy import device_errors
 from trainer.reader.batches import EvaluationData
 from trainer.reader.broken_records import BrokenRecords
 from trainer.reader.order import evaluation_order, without_copies
@@ -69,7 +70,8 @@ class Evaluator:
         self._batches: Any = None
         self._own_step = own_step
         if own_step:
-            self._step = make_test_step(model, strategy)
+            # Finding absent records waits for the device, so only batches that may have some pay.
+            self._own_steps = [make_test_step(model, strategy, drops) for drops in (False, True)]
         else:
             classes = data.classes if classes is None else tuple(classes)
             self._names = classes or data.subset.output_names
@@ -97,7 +99,7 @@ class Evaluator:
         batches = self._read()
         if show_progress:
             batches = with_progress(batches, self._data.steps, "batches", "evaluating")
-        with memory_errors(self._data.batch_size):
+        with device_errors(self._data.batch_size):
             if self._own_step:
                 callbacks = callbacks or CallbackList()
                 self._model.reset_metrics()
@@ -105,8 +107,9 @@ class Evaluator:
                 logs: dict[str, tf.Tensor] = {}
                 for number, batch in enumerate(batches):
                     callbacks.on_test_batch_begin(number)
-                    logs = self._step(batch)
-                    callbacks.on_test_batch_end(number, logs)
+                    logs = self._own_steps[self._may_lack_records(number)](batch)
+                    if reads_logs(callbacks.callbacks, "test"):
+                        callbacks.on_test_batch_end(number, logs)
             else:
                 collector = self._measure_examples(batches)
         self._broken.merge(self._hosts.gather("evaluation", self._broken.as_json()))
@@ -143,6 +146,11 @@ class Evaluator:
 
         return step
 
+    def _may_lack_records(self, number: int) -> bool:
+        """Returns whether a batch may have broken records, or padding for the last replicas."""
+        is_full = (number + 1) * self._data.batch_size <= self._data.num_records
+        return self._broken.limit > 0 or not (is_full or self._strategy.num_replicas_in_sync == 1)
+
     def _read(self) -> Iterator[Batch]:
         data, broken = self._data, self._broken
         # Every pass reads the same pipeline again.
@@ -153,12 +161,12 @@ class Evaluator:
         for number in range(self._data.steps):
             try:
                 batch = next_batch(iterator)
-            except tf.errors.OpError as e:
+            except ReadError as e:
                 # The batch that cannot be read has the suspects, of which the error names one.
                 subset, begin = without_copies(data.subset), number * data.batch_size
                 end = min(begin + data.batch_size, subset.num_records)
                 suspects = evaluation_order(subset, data.batch_size).records_at(begin, end)
-                raise explain(e, subset, suspects, data.model_inputs) from e
+                raise explain(e.error, subset, suspects, data.model_inputs) from e
             broken.count(data.subset.split.name, number + 1)
             yield batch
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
 import tensorflow as tf
@@ -17,8 +17,8 @@ from trainer.imports import CHANNELS_LAST, CHANNELS_REMEDY
 
 # The only minor release of Keras that setup.py allows, with which this package was tested.
 TESTED = "3.15"
-# The methods of an optimizer that `sum_before_clipping` replaces.
-_HOOKS = ("_backend_apply_gradients", "_all_reduce_sum_gradients")
+# The methods of an optimizer that `adapt_to_replicas` replaces.
+_ADAPTED = ("check_finite", "_backend_apply_gradients", "_all_reduce_sum_gradients")
 
 
 def check_keras() -> None:
@@ -54,6 +54,15 @@ def clips(optimizer: keras.optimizers.Optimizer | None) -> bool:
     return any(getattr(optimizer, name, None) for name in names)
 
 
+def reads_logs(callbacks: Sequence[keras.callbacks.Callback], kind: str) -> bool:
+    """Returns whether a callback has a hook for the end of each batch of `kind`, train or test.
+
+    Keras converts the logs for every hook, which waits for the devices, so no hook means no wait.
+    """
+    names = [f"on_{kind}_batch_end", *["on_batch_end"] * (kind == "train")]
+    return any(not hasattr(getattr(c, name), "_is_default") for c in callbacks for name in names)
+
+
 def layers_of(model: keras.Model) -> list[keras.Layer]:
     """Returns the model, its layers, and the layers inside of them, at any depth."""
     return list(model._flatten_layers())
@@ -71,6 +80,13 @@ def applies(name: str, output: keras.KerasTensor) -> bool:
         return any(applies(name, one) for one in getattr(made_by, "outputs", None) or [])
     is_layer = name == "softmax" and isinstance(made_by, keras.layers.Softmax)
     return is_layer or getattr(made_by, "activation", None) is keras.activations.get(name)
+
+
+def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
+    """Returns a model's optimizers; a model with its own `train_step` may have several."""
+    found = [model.optimizer, *vars(model).values()]
+    found = [one for one in found if isinstance(one, keras.optimizers.Optimizer)]
+    return list({id(one): one for one in found}.values())
 
 
 def trained_variables(model: keras.Model) -> list[keras.Variable]:
@@ -99,24 +115,40 @@ def last_learning_rate(optimizer: keras.optimizers.Optimizer | None) -> float | 
     return float(keras.ops.convert_to_numpy(rate() if callable(rate) else rate))
 
 
-def sum_before_clipping(optimizer: keras.optimizers.Optimizer) -> None:
-    """Lets an optimizer without loss scaling sum gradients over replicas before it clips them."""
-    # Keras clips each replica's gradients and sums them afterwards, so that the result would depend
-    # on the number of replicas. The method comes from the class, as an earlier run may have
-    # replaced the method of this instance.
-    apply = functools.partial(type(optimizer)._backend_apply_gradients, optimizer)
+def adapt_to_replicas(optimizer: keras.optimizers.Optimizer) -> None:
+    """Lets an optimizer train several replicas as one replica would.
 
-    def apply_sums(gradients: list[tf.Tensor], variables: list[keras.Variable]) -> None:
-        replica = tf.distribute.get_replica_context()
-        apply(list(replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients)), variables)
+    Gradients are summed over replicas before they are clipped, and a loss-scaling optimizer skips a
+    step if the gradients of any replica overflow.
+    """
+    # The methods come from the class, as an earlier run may have replaced those of the instance.
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        is_finite = functools.partial(type(optimizer).check_finite, optimizer)
 
-    for name, function in zip(_HOOKS, (apply_sums, lambda pairs: pairs), strict=True):
-        setattr(optimizer, name, function)
+        def all_finite(gradients: list[tf.Tensor]) -> tf.Tensor:
+            # Keras asks the first replica alone, before gradients are summed: an overflow on
+            # another replica would reach the weights as NaN.
+            replica = tf.distribute.get_replica_context()
+            overflows = tf.cast(tf.logical_not(is_finite(gradients)), tf.float32)
+            return tf.equal(replica.all_reduce(tf.distribute.ReduceOp.SUM, overflows), 0.0)
+
+        optimizer.check_finite = all_finite
+    elif clips(optimizer):
+        # Keras clips each replica's gradients and sums them afterwards, so that the result would
+        # depend on the number of replicas.
+        apply = functools.partial(type(optimizer)._backend_apply_gradients, optimizer)
+
+        def apply_sums(gradients: list[tf.Tensor], variables: list[keras.Variable]) -> None:
+            replica = tf.distribute.get_replica_context()
+            apply(list(replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients)), variables)
+
+        optimizer._backend_apply_gradients = apply_sums
+        optimizer._all_reduce_sum_gradients = lambda pairs: pairs
 
 
-def undo_sum_before_clipping(optimizer: keras.optimizers.Optimizer) -> None:
+def restore_methods(optimizer: keras.optimizers.Optimizer) -> None:
     """Restores Keras's methods of an optimizer, for Keras's own `fit`."""
-    for name in _HOOKS:
+    for name in _ADAPTED:
         vars(optimizer).pop(name, None)
 
 

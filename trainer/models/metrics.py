@@ -58,7 +58,7 @@ class Accuracy(keras.metrics.Mean):
         self, y_true: tf.Tensor, y_pred: tf.Tensor, sample_weight: tf.Tensor | None = None
     ) -> None:
         """Adds class ids [b] or shares [b, K], logits [b, K] and weights [b]."""
-        right = ops.equal(ops.argmax(y_pred, -1), class_ids(y_true))
+        right = ops.equal(tf.argmax(y_pred, -1), class_ids(y_true))
         super().update_state(ops.cast(right, "float32"), sample_weight)
 
 
@@ -127,7 +127,7 @@ def further_metrics(model: keras.Model) -> list[OfOutputs]:
 
 def class_ids(labels: tf.Tensor) -> tf.Tensor:
     """Returns class ids, int64 [b], from ids [b] or from the largest of shares [b, K]."""
-    return ops.cast(ops.argmax(labels, -1) if len(labels.shape) == 2 else labels, "int64")
+    return ops.cast(tf.argmax(labels, -1) if len(labels.shape) == 2 else labels, "int64")
 
 
 def _make(name: str, num_outputs: int, target: str) -> keras.metrics.Metric:

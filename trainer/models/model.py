@@ -23,7 +23,7 @@ from trainer.dataset.spec import (
     model_input,
 )
 from trainer.models import user_model
-from trainer.models.keras_internals import layers_of
+from trainer.models.keras_internals import layers_of, optimizers_of
 from trainer.models.metrics import make_metrics
 from trainer.models.optimizer import exempt_from_decay, make_loss, make_optimizer
 from trainer.models.pretrained import (
@@ -188,11 +188,8 @@ def state_variables(model: keras.Model) -> list[keras.Variable]:
     model that was built and compiled in the same way, their values (of every replica, if they
     differ) continue a run bit for bit: see `trainer.training.checkpoint`.
     """
-    # A model with its own `train_step` may have several optimizers.
-    others = [v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer)]
-    optimizers = [model.optimizer] if model.optimizer is not None else []
     variables = [*model.variables, *model.metrics_variables]
-    variables += [v for optimizer in [*optimizers, *others] for v in optimizer.variables]
+    variables += [v for optimizer in optimizers_of(model) for v in optimizer.variables]
     return list({id(variable): variable for variable in variables}.values())
 
 

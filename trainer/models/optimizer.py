@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,8 +14,13 @@ from keras.optimizers.schedules import LearningRateSchedule
 from imageshards.errors import Arg, UserError
 from trainer.config import LOSSES, OptimizerConfig
 from trainer.dataset.spec import MeanStd
-from trainer.models.keras_internals import clips, layers_of, trained_variables, without_loss_scale
-from trainer.models.strategy import gpu_count
+from trainer.models.keras_internals import (
+    clips,
+    layers_of,
+    optimizers_of,
+    trained_variables,
+    without_loss_scale,
+)
 
 # The global batch size to which --scale_learning_rate relates --learning_rate.
 REFERENCE_BATCH = 256
@@ -161,22 +165,6 @@ def make_schedule(
     )
 
 
-@keras.saving.register_keras_serializable("imageshards")
-class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
-    """A loss-scaling optimizer that skips a step if the gradients of any replica overflow."""
-
-    def check_finite(self, grads: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Returns whether the gradients of all replicas are finite, a bool scalar."""
-        # Keras 3.15 asks the first replica only, before gradients are summed: an overflow on
-        # another replica would reach the weights as NaN.
-        finite = super().check_finite(grads)
-        replica = tf.distribute.get_replica_context()
-        if replica is None or replica.num_replicas_in_sync == 1:
-            return finite
-        overflows = tf.cast(tf.logical_not(finite), tf.float32)
-        return tf.equal(replica.all_reduce(tf.distribute.ReduceOp.SUM, overflows), 0.0)
-
-
 def make_optimizer(
     config: OptimizerConfig, batch_size: int, total_steps: int
 ) -> keras.optimizers.Optimizer:
@@ -203,30 +191,30 @@ def make_optimizer(
     if config.optimizer == "adamw":
         options["weight_decay"] = config.weight_decay
     optimizer = _CLASSES[config.optimizer](**options)
-    return LossScaleOptimizer(optimizer) if config.precision == "float16" else optimizer
+    is_scaled = config.precision == "float16"
+    return keras.optimizers.LossScaleOptimizer(optimizer) if is_scaled else optimizer
 
 
 def check_replicas(model: keras.Model, replicas: int) -> None:
     """Refuses a compiled model with which several replicas would fail, or train differently.
 
     Raises:
-        UserError: XLA compiles the model on CPUs, or its optimizer accumulates gradients,
+        UserError: XLA compiles the model, or its optimizer accumulates gradients,
             overwrites weights by their average, or clips inside of loss scaling.
     """
     if replicas == 1:
         return
     # TensorFlow and Keras check none of these problems, seen with TensorFlow 2.21 and Keras 3.15.
-    optimizer = without_loss_scale(model.optimizer)
-    problem = ""
-    if model.jit_compile and gpu_count():
-        print(f"note: jit_compile on {replicas} replicas is untested on GPUs", file=sys.stderr)
-    elif model.jit_compile:
-        problem = "jit_compile, as XLA cannot compile sums over replicas on CPUs"
-    for name in ("gradient_accumulation_steps", "ema_overwrite_frequency"):
-        if value := getattr(optimizer, name, None):
-            problem = f"{name}={value}, with which Keras fails there"
-    if optimizer is not model.optimizer and clips(optimizer):
-        problem = "clipping and float16, whose loss scaling takes gradients before they are summed"
+    problem = "jit_compile, as XLA cannot compile sums over replicas" if model.jit_compile else ""
+    for optimizer in optimizers_of(model):
+        inner = without_loss_scale(optimizer)
+        for name in ("gradient_accumulation_steps", "ema_overwrite_frequency"):
+            if value := getattr(inner, name, None):
+                problem = f"{name}={value}, with which Keras fails there"
+        if inner is not optimizer and clips(inner):
+            problem = (
+                "clipping and float16, whose loss scaling takes gradients before they are summed"
+            )
     if problem:
         raise UserError(
             argument=Arg("replicas", python="the strategy of model"),

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from trainer.cluster.connection import note_work
 from trainer.dataset.spec import Batch, Specs, Tensors, input_of
-from trainer.models.keras_internals import clips, sum_before_clipping
+from trainer.models.keras_internals import adapt_to_replicas, layers_of, optimizers_of
 
 # A distributed global batch → the logs of the model's own step: numbers by name.
 Step = Callable[[Batch], dict[str, tf.Tensor]]
@@ -56,15 +56,14 @@ def make_train_step(
             batch = {**batch, "weight": batch.get("weight", 1.0) * weight}
         return batch
 
-    # Keras would clip the gradients of each replica, and then sum them.
-    if strategy.num_replicas_in_sync > 1 and clips(model.optimizer):
-        sum_before_clipping(model.optimizer)
+    for optimizer in optimizers_of(model) if strategy.num_replicas_in_sync > 1 else ():
+        adapt_to_replicas(optimizer)
     compute = _compiled(model, model.train_step)
     return _make_step(model, strategy, compute, prepared, drops_absent)
 
 
 class ReadError(Exception):
-    """A training batch cannot be read.
+    """A batch cannot be read.
 
     Attributes:
         error: TensorFlow's error.
@@ -74,6 +73,28 @@ class ReadError(Exception):
     def __init__(self, error: tf.errors.OpError, steps_done: int) -> None:
         super().__init__(str(error))
         self.error, self.steps_done = error, steps_done
+
+
+@contextlib.contextmanager
+def reading(halves: tf.Variable | None = None) -> Iterator[None]:
+    """Raises a `ReadError` for an error of the reader inside.
+
+    Errors of a step, and of memory that a device lacks for the batch, are raised as they are.
+    `halves` counts each step of the call twice: when its batch is there, and when it is done.
+    """
+    try:
+        yield
+    except tf.errors.ResourceExhaustedError:
+        raise
+    except (tf.errors.OpError, UnicodeDecodeError) as e:
+        steps, within = divmod(0 if halves is None else int(halves.numpy()), 2)
+        if within:
+            raise
+        error = e
+        # TensorFlow's message about a broken record quotes its bytes, which are no UTF-8.
+        if isinstance(e, UnicodeDecodeError):
+            error = tf.errors.InvalidArgumentError(None, None, "Could not parse example input")
+        raise ReadError(error, steps) from e
 
 
 class Execution:
@@ -86,14 +107,14 @@ class Execution:
 
     Attributes:
         calls: Number of calls of `take`; the first call makes the graph.
-        fetch_sec: Time for which the last call waited for its batch; 0 with `several`.
+        fetch_sec: When the last call began and ended to wait for its batch, by `perf_counter`; the
+            same time twice with `several`, whose waiting is inside the graph.
     """
 
     def __init__(self, step: Step, several: bool = False, eagerly: bool = False) -> None:
         self._step = step
-        self.calls, self.fetch_sec = 0, 0.0
-        # Each step of a call adds 1 when its batch is there, and 1 when it is done: after an error,
-        # an odd number says that the step failed, not the reading.
+        self.calls, self.fetch_sec = 0, (0.0, 0.0)
+        # After an error, an odd number says that the step failed, not the reading.
         with tf.device("CPU:0"):
             self._halves = tf.Variable(0, trainable=False, dtype=tf.int64)
         graph = tf.function(self._take, autograph=False, reduce_retracing=True)
@@ -106,33 +127,19 @@ class Execution:
             ReadError: A batch cannot be read. Errors of a step are raised as they are.
         """
         self.calls += 1
+        begun_sec = time.perf_counter()
+        self.fetch_sec = begun_sec, begun_sec
         if self._call is not None:
             self._halves.assign(0)
-            with self._reading():
+            with reading(self._halves):
                 logs = self._call(batches, tf.constant(steps, tf.int64))
             note_work()
             return logs
-        begun_sec = time.perf_counter()
-        with self._reading():
+        with reading():
             batch = next(batches)
-        self.fetch_sec = time.perf_counter() - begun_sec
+        self.fetch_sec = begun_sec, time.perf_counter()
         note_work()
         return self._step(batch)
-
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Raises a `ReadError` for an error inside, unless it is an error of a step."""
-        try:
-            yield
-        except (tf.errors.OpError, UnicodeDecodeError) as e:
-            steps, within = divmod(int(self._halves.numpy()), 2)
-            if within:
-                raise
-            error = e
-            # TensorFlow's message about a broken record quotes its bytes, which are no UTF-8.
-            if isinstance(e, UnicodeDecodeError):
-                error = tf.errors.InvalidArgumentError(None, None, "Could not parse example input")
-            raise ReadError(error, steps) from e
 
     def _take(self, batches: Batches, steps: tf.Tensor) -> dict[str, tf.Tensor]:
         (done,) = tf.while_loop(
@@ -157,12 +164,16 @@ class Execution:
             return self._halves.assign_add(1) // 2, logs
 
 
-def make_test_step(model: keras.Model, strategy: tf.distribute.Strategy) -> Step:
+def make_test_step(
+    model: keras.Model, strategy: tf.distribute.Strategy, drops_absent: bool
+) -> Step:
     """Returns a function that adds one distributed `Batch` to the metrics of a compiled model.
 
-    It returns means over this host's replicas: hosts need not take steps together.
+    It returns means over this host's replicas: hosts need not take steps together. `drops_absent`
+    says whether a batch may have padding or broken records, as for `make_train_step`.
     """
-    return _make_step(model, strategy, _compiled(model, model.test_step), drops_absent=True)
+    compute = _compiled(model, model.test_step)
+    return _make_step(model, strategy, compute, drops_absent=drops_absent)
 
 
 def logs_of_hosts(
@@ -227,10 +238,22 @@ def build_variables(
         with strategy.scope():
             model._symbolic_build(data_batch=trace(lambda data: data))
         return
+
+    def is_complete() -> bool:
+        with strategy.scope():
+            if model.optimizer is not None and not model.optimizer.built:
+                model.optimizer.build(model.trainable_variables)
+        parts = (model._compile_metrics, model._compile_loss)
+        return all(part is None or part.built for part in parts)
+
+    # Like Keras, call a model only to build it: its step may make something else of a batch.
+    is_built = all(layer.built for layer in layers_of(model))
+    if is_built and is_complete():
+        return
     # Only the user's train_step knows the arguments of its loss and metrics. It is traced as on one
     # replica. The stateless scope drops its assignments, and makes the variables at its end.
     for step in (
-        lambda data: model(data[0], training=False),
+        *([] if is_built else [lambda data: model(data[0], training=False)]),
         model.train_step,
         *([model.test_step] if validates else []),
     ):
@@ -241,12 +264,7 @@ def build_variables(
         finally:
             with strategy.scope():
                 stateless.__exit__()
-        with strategy.scope():
-            if model.optimizer is not None and not model.optimizer.built:
-                model.optimizer.build(model.trainable_variables)
-        if all(
-            part is None or part.built for part in (model._compile_metrics, model._compile_loss)
-        ):
+        if is_complete():
             return
 
 

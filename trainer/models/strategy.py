@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import keras
 import numpy as np
@@ -26,8 +27,8 @@ PREFETCH_BATCHES = 2
 NVIDIA_DRIVER = "/proc/driver/nvidia"
 # First entries of CUDA_VISIBLE_DEVICES that hide all GPUs. Slurm sets the last of these.
 _NO_GPU = ("", "-1", "NoDevFiles")
-# Strategies of `shared_strategy`, by the number of replicas that the caller asked for.
-_shared: dict[int | None, tf.distribute.Strategy] = {}
+# The strategies over several devices that this process has used, the last one at the end.
+_strategies: list[tf.distribute.Strategy] = []
 _GPU_REMEDY = (
     "install CUDA for TensorFlow by pip install 'tensorflow[and-cuda]', or set "
     "CUDA_VISIBLE_DEVICES= to train on the CPU on purpose"
@@ -47,7 +48,7 @@ def make_strategy(
         UserError: There are fewer GPUs, TensorFlow does not see the machine's GPUs, or the replicas
             cannot share the batch equally.
     """
-    gpus = tf.config.list_physical_devices("GPU")
+    gpus = tf.config.get_visible_devices("GPU")
     count = replicas if replicas is not None else max(1, len(gpus))
     if gpus and count > len(gpus):
         raise UserError(
@@ -83,25 +84,37 @@ def make_strategy(
     return tf.distribute.MirroredStrategy([f"{kind}:{i}" for i in range(count)])
 
 
+def remember(strategy: tf.distribute.Strategy) -> None:
+    """Lets `shared_strategy` return a strategy that a user has made."""
+    if strategy.num_replicas_in_sync > 1:
+        _strategies[:] = [one for one in _strategies if one is not strategy] + [strategy]
+
+
 def shared_strategy(replicas: int | None, batch_size: int) -> tf.distribute.Strategy:
     """Returns the strategy of a function that people may call several times in their program.
 
-    This is the strategy in whose scope the caller is, unless `replicas` are given; otherwise the
-    result of `make_strategy`, which is made once for each number of replicas, with its errors.
+    This is the strategy in whose scope the caller is, or the last strategy that the program trained
+    with, unless another number of `replicas` is given; otherwise the result of `make_strategy`.
     """
-    if replicas is None and tf.distribute.has_strategy():
-        strategy = tf.distribute.get_strategy()
-    else:
-        strategy = _shared.get(replicas) or make_strategy(replicas, batch_size)
-        _shared[replicas] = strategy
+    # A second strategy over the same devices could disturb the sums of the first one.
+    known = [tf.distribute.get_strategy()] if tf.distribute.has_strategy() else _strategies[::-1]
+    fitting = [one for one in known if replicas in (None, one.num_replicas_in_sync)]
+    if tf.distribute.has_strategy() and not fitting:
+        raise UserError(
+            argument="replicas",
+            received=f"{replicas} in the scope of a strategy of {known[0].num_replicas_in_sync}",
+            remedy="leave it out there",
+        )
+    strategy = fitting[0] if fitting else make_strategy(replicas, batch_size)
+    remember(strategy)
     if batch_size % strategy.num_replicas_in_sync:
         raise uneven_batch(batch_size, strategy.num_replicas_in_sync)
     return strategy
 
 
 @contextlib.contextmanager
-def memory_errors(batch_size: int) -> Iterator[None]:
-    """Raises a `UserError` if a step of a model needs more memory than the devices have."""
+def device_errors(batch_size: int) -> Iterator[None]:
+    """Raises a `UserError` if a step of a model fails for want of memory, or of one strategy."""
     try:
         yield
     except tf.errors.ResourceExhaustedError as e:
@@ -110,17 +123,29 @@ def memory_errors(batch_size: int) -> Iterator[None]:
             received=f"{batch_size}, for which the devices have not enough memory",
             expected="a smaller batch, or a smaller " + Arg("image_size"),
         ) from e
+    except tf.errors.OpError as e:
+        # TensorFlow numbers the sums of every strategy from the same number on. On GPUs the sums of
+        # another shape only cancel the step.
+        is_other_sum = "mismatch in the collective" in str(e)
+        if not (is_other_sum or (isinstance(e, tf.errors.CancelledError) and len(_strategies) > 1)):
+            raise
+        raise UserError(
+            "TensorFlow mixed up the sums of two strategies of this process",
+            expected="one tf.distribute strategy over several devices in a process",
+            remedy="start the program again, make one strategy, and make every model in its scope",
+        ) from e
 
 
 def gpu_count() -> int:
-    """Returns the number of GPUs that TensorFlow sees."""
-    return len(tf.config.list_physical_devices("GPU"))
+    """Returns the number of GPUs that TensorFlow sees, and that the program has not hidden."""
+    return len(tf.config.get_visible_devices("GPU"))
 
 
 def misses_gpus() -> bool:
     """Returns whether TensorFlow sees no GPU although the machine or the job has NVIDIA's GPUs."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if gpu_count() or (named is not None and named.split(",")[0].strip() in _NO_GPU):
+    hides = named is not None and named.split(",")[0].strip() in _NO_GPU
+    if hides or tf.config.list_physical_devices("GPU"):
         return False
     return named is not None or os.path.exists(NVIDIA_DRIVER)
 
@@ -196,11 +221,11 @@ def average_statistics(
         found[int(i)].assign(values.mean(0))
 
 
-def to_device(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy) -> tf.data.Dataset:
+def to_device(dataset: tf.data.Dataset | tf.distribute.DistributedDataset) -> Any:
     """Returns a dataset that copies batches to the GPU while the step before still runs."""
-    # Without a strategy, a batch would be copied within its step. Strategies over several GPUs and
-    # hosts prefetch batches themselves.
-    if strategy.num_replicas_in_sync > 1 or not gpu_count():
+    # Without a strategy, a batch would be copied within its step. The distributed datasets of all
+    # strategies, those of one device too, copy batches ahead themselves.
+    if not isinstance(dataset, tf.data.Dataset) or not gpu_count():
         return dataset
     return dataset.apply(tf.data.experimental.prefetch_to_device("/GPU:0", PREFETCH_BATCHES))
 

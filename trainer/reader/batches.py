@@ -28,6 +28,7 @@ from trainer.dataset.notebook import facts_of, html_of_batches, one_line
 from trainer.dataset.open import open_dataset, read_options, wanted_inputs
 from trainer.dataset.spec import (
     BOXES,
+    IMAGE_INPUT,
     WHOLE,
     Batch,
     DatasetSpec,
@@ -245,7 +246,10 @@ class TrainingData:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """Returns (height, width, channels) of a picture, before a function given as `augment`."""
+        """Returns (height, width, channels) of a picture, before the functions of `map`."""
+        if callable(self.augment):  # decides the shape of what it returns
+            inputs = dataclasses.replace(self, functions=()).batches().element_spec["inputs"]
+            return tuple(inputs[IMAGE_INPUT].shape[1:])
         return (*self.model_inputs.size, self.model_inputs.image.channels)
 
     @functools.cached_property

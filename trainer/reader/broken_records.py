@@ -55,10 +55,13 @@ class BrokenRecords:
         limit: How many records of all splits together may be damaged.
         dataset: Dataset of the splits.
         output: Folder of the run, for the list. None to keep the list in memory.
+
+    Attributes:
+        limit: As given.
     """
 
     def __init__(self, limit: int, dataset: DatasetSpec, output: str | None = None) -> None:
-        self._limit, self._dataset, self._output = limit, dataset, output
+        self.limit, self._dataset, self._output = limit, dataset, output
         self._lock = threading.Lock()
         self._found: dict[str, dict[int, BrokenRecord]] = {}
         # Each noted record has the number of the first batch that holds the record.
@@ -110,17 +113,17 @@ class BrokenRecords:
 
     def _check(self) -> None:
         found, data = self.found, self._dataset.data
-        if found and not self._limit:
+        if found and not self.limit:
             raise UserError(
                 argument="data",
                 received=f"{data!r}, which is broken at {found[0]}",
                 remedy=f"list all broken records with imageshards verify {data}, fix or copy the "
                 "file, or leave broken records out by " + Arg("skip_broken", 1),
             )
-        if len(found) > self._limit:
+        if len(found) > self.limit:
             raise UserError(
                 argument="skip_broken",
-                received=f"{self._limit}, but {len(found)} records of {data!r} are broken (one is "
+                received=f"{self.limit}, but {len(found)} records of {data!r} are broken (one is "
                 f"{found[-1]})",
                 remedy="allow more, or build the dataset again",
             )

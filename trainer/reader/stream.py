@@ -10,6 +10,7 @@ import tensorflow as tf
 from imageshards.errors import UserError
 from trainer.cluster.connection import note_work
 from trainer.dataset.spec import Batch, ReplicaSlices
+from trainer.models.step import ReadError, reading
 from trainer.models.strategy import to_device
 from trainer.reader.batches import TrainingData
 from trainer.reader.broken_records import BrokenRecords
@@ -33,18 +34,16 @@ class TrainingStream:
         # A function of the user takes whole batches for any number of replicas.
         data, strategy, broken = self._data, self._strategy, self._broken
         if callable(data.augment) or data.functions:
-            whole = data.batches(step, broken=broken)
-            batches = strategy.experimental_distribute_dataset(whole)
-        else:
-            batches = distributed(strategy, lambda slices: data.batches(step, slices, broken))
-        return iter(to_device(batches, strategy))
+            whole = strategy.experimental_distribute_dataset(data.batches(step, broken=broken))
+            return iter(to_device(whole))
+        return iter(distributed(strategy, lambda slices: data.batches(step, slices, broken)))
 
     def first(self, step: int) -> Batch:
         """Returns the whole batch of `step` as the model receives it, augmented."""
         try:
             batch = next_batch(iter(self._data.batches(step, broken=self._broken)))
-        except tf.errors.OpError as e:
-            raise self.explain(e, step) from e
+        except ReadError as e:
+            raise self.explain(e.error, step) from e
         self._broken.count(self._data.subset.split.name, step + 1)
         device = self._data.augmentation.device
         return device(batch) if device is not None else batch
@@ -60,7 +59,10 @@ class TrainingStream:
 def distributed(
     strategy: tf.distribute.Strategy, batches: Callable[[ReplicaSlices], tf.data.Dataset]
 ) -> tf.distribute.DistributedDataset:
-    """Returns a dataset in which every host prepares its replicas' shares of each batch."""
+    """Returns a dataset in which every host prepares its replicas' shares of each batch.
+
+    The shares are on their devices before a step asks for them.
+    """
 
     def of_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
         hosts = context.num_input_pipelines
@@ -71,15 +73,12 @@ def distributed(
         endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
         return made.apply(endless) if hosts > 1 else made
 
-    return strategy.distribute_datasets_from_function(of_host)
+    return to_device(strategy.distribute_datasets_from_function(of_host))
 
 
 def next_batch(iterator: Iterator[Any]) -> Any:
-    """Returns the next batch, None at the end; raises `tf.errors.OpError` for a broken record."""
-    try:
+    """Returns the next batch, None at the end; raises a `ReadError` for a broken record."""
+    with reading():
         batch = next(iterator, None)
-        note_work()
-        return batch
-    # TensorFlow quotes a broken record in its message, which Python then fails to decode.
-    except UnicodeDecodeError as e:
-        raise tf.errors.InvalidArgumentError(None, None, "Could not parse example input") from e
+    note_work()
+    return batch

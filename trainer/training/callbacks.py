@@ -7,9 +7,11 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras.callbacks import Callback
 from tqdm import tqdm
@@ -26,7 +28,7 @@ Logs = Mapping[str, Any] | None
 
 
 class WaitingTime(Callback):
-    """A callback that measures the time of training, and how long the model waited for data.
+    """A callback that measures the time of training, and how long the devices waited for data.
 
     It adds `images_per_second` and `wait_fraction` (0 to 1) to the logs of every epoch, so list it
     before callbacks that write the logs. With `steps_per_execution` the waiting happens inside a
@@ -34,29 +36,34 @@ class WaitingTime(Callback):
     its steps; Keras's own `fit` has no hook between a batch and its step.
 
     Devices may still run a step while the next batch is fetched, so fetching counts as waiting only
-    after the step has ended. Every `PROBE_STEPS`-th step is waited for, which measures the step
-    alone.
+    after the step has ended. A thread reads the loss of every step, which shows when the step has
+    ended.
 
     Args:
         batch_size: Records in a global batch.
 
     Attributes:
-        train_sec, wait_sec: Seconds of the epoch so far.
+        train_sec, wait_sec: Seconds of the epoch so far, without checkpoints and validation.
         images: Number of images that these seconds trained with.
         is_used: Whether the loop calls `take`; the loop sets it before each training.
-        running_sec: How long a step runs on a device after its start, from the last measurement.
+        loss: Loss of the last step that is known to have ended, a mean over the epoch so far.
     """
 
-    PROBE_STEPS = 32
+    # A device must always have a step to run while Python waits for the end of another one.
+    STEPS_AHEAD = 2
 
     def __init__(self, batch_size: int) -> None:
         super().__init__()
         self.batch_size = batch_size
-        self.train_sec = self.wait_sec = 0.0
+        self.train_sec = self.wait_sec = self.loss = 0.0
         self.images = 0
         self.is_used = False
-        self.running_sec = 0.0
-        self._before: dict[str, tf.Tensor] = {}
+        # The time from which on training is measured; None after a pause.
+        self._since_sec: float | None = None
+        # For each step that may still run: begin and end of its fetch, and the future of its end.
+        self._running: list[tuple[float, float, Future[tuple[float, float]]]] = []
+        self._ended_sec = 0.0
+        self._thread = ThreadPoolExecutor(1, "imageshards-steps")
 
     def state_dict(self) -> dict[str, float]:
         return {"train_sec": self.train_sec, "wait_sec": self.wait_sec, "images": self.images}
@@ -69,25 +76,27 @@ class WaitingTime(Callback):
         """Calls `execution.take(batches, steps)`, and measures its time."""
         begun_sec = time.perf_counter()
         # The first call does not count, because it also traces and compiles the graph.
-        is_first = not execution.calls
-        probe = execution.calls % self.PROBE_STEPS == 1
-        # A probe starts on idle devices, so its step runs alone and all of its fetching is waiting.
-        if probe:
-            self._wait_for_step_before()
-        running_sec = 0.0 if probe else self.running_sec
+        counts = execution.calls > 0
         logs = execution.take(batches, steps)
-        handed_sec = time.perf_counter()
-        # Waiting for the step before leaves the devices one step to run while Python waits.
-        self._wait_for_step_before()
-        self._before = logs
-        if probe:
-            self._wait_for_step_before()
-            self.running_sec = time.perf_counter() - handed_sec
-        if not is_first:
-            self.wait_sec += max(0.0, execution.fetch_sec - running_sec)
-            self.train_sec += time.perf_counter() - begun_sec
-            self.images += steps * self.batch_size
+        self._running.append((*execution.fetch_sec, self._thread.submit(_end_of_step, logs)))
+        if not counts:
+            waited_sec = self.wait_sec
+            self._settle(0)
+            self.wait_sec, self._since_sec = waited_sec, time.perf_counter()
+            return logs
+        self._settle(self.STEPS_AHEAD)
+        now_sec = time.perf_counter()
+        self.train_sec += now_sec - (begun_sec if self._since_sec is None else self._since_sec)
+        self._since_sec = now_sec
+        self.images += steps * self.batch_size
         return logs
+
+    def pause(self) -> None:
+        """Stops the clock after the last step has ended, until the next step begins."""
+        self._settle(0)
+        if self._since_sec is not None:
+            self.train_sec += time.perf_counter() - self._since_sec
+        self._since_sec = None
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Refuses a loop that does not call `take`."""
@@ -98,10 +107,10 @@ class WaitingTime(Callback):
                 received="WaitingTime in Keras's own fit, which does not measure its waiting",
                 expected="imageshards.fit, or no WaitingTime",
             )
-        self._before = {}
+        self._running, self._since_sec = [], None
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        self.train_sec = self.wait_sec = 0.0
+        self.train_sec = self.wait_sec = self.loss = 0.0
         self.images = 0
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
@@ -110,10 +119,20 @@ class WaitingTime(Callback):
             if self.model.steps_per_execution == 1:
                 logs["wait_fraction"] = round(min(1.0, self.wait_sec / self.train_sec), 4)
 
-    def _wait_for_step_before(self) -> None:
-        for value in self._before.values():
-            keras.ops.convert_to_numpy(value)
-        self._before = {}
+    def _settle(self, steps: int) -> None:
+        """Waits for the end of all but the last `steps` steps, and adds up their waiting."""
+        while len(self._running) > steps:
+            begun_sec, fetched_sec, end = self._running.pop(0)
+            # The devices were idle from the end of the step before until the batch was there.
+            self.wait_sec += max(0.0, fetched_sec - max(begun_sec, self._ended_sec))
+            self._ended_sec, self.loss = end.result()
+
+
+def _end_of_step(logs: Mapping[str, tf.Tensor]) -> tuple[float, float]:
+    """Waits for the end of the step that returned `logs`; returns the time and the loss, or 0."""
+    # Reading a number waits for its device without Python's lock.
+    read = keras.ops.convert_to_numpy(logs.get("loss", next(iter(logs.values()), 0.0)))
+    return time.perf_counter(), float(np.mean(read)) if "loss" in logs else 0.0
 
 
 class MetricsFile(Callback):
@@ -166,15 +185,23 @@ class MetricsFile(Callback):
 
 
 class NaNGuard(Callback):
-    """A callback that raises `error(reason)` when the loss is infinite or not a number."""
+    """A callback that raises `error(reason)` when the loss is infinite or not a number.
 
-    def __init__(self, error: Callable[[str], UserError]) -> None:
+    `waiting` knows the losses of the steps that have ended, so no step has to be waited for.
+    """
+
+    def __init__(self, waiting: WaitingTime, error: Callable[[str], UserError]) -> None:
         super().__init__()
-        self._error = error
+        self._waiting, self._error = waiting, error
 
-    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         # The loss is the mean of the epoch so far, so a single bad step makes it bad for good.
-        loss = (logs or {}).get("loss", 0.0)
+        self._check(self._waiting.loss)
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        self._check((logs or {}).get("loss", 0.0))
+
+    def _check(self, loss: float) -> None:
         if not math.isfinite(loss):
             raise self._error(f"the loss became {loss}")
 

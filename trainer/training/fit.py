@@ -20,7 +20,7 @@ from trainer.dataset.spec import describe, described_target
 from trainer.evaluation.evaluator import Evaluator
 from trainer.models.keras_internals import check_keras
 from trainer.models.optimizer import check_replicas
-from trainer.models.strategy import host_count, note_missed_gpus, separate_replicas
+from trainer.models.strategy import host_count, note_missed_gpus, remember, separate_replicas
 from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.training.loop import Loop, make_ready
 from trainer.training.open_run import Run, open_run
@@ -105,6 +105,7 @@ def fit(
     replicas = strategy.num_replicas_in_sync
     _check(model, train, validation_data, replicas)
     _check_lengths(initial_epoch, steps_per_epoch, validation_freq)
+    remember(strategy)
     note_missed_gpus()
     weights = _class_weights(train, class_weight)
     if any(isinstance(c, keras.callbacks.BackupAndRestore) for c in keras.tree.flatten(callbacks)):

@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras.callbacks import Callback, CallbackList
 
 from trainer.models.freezing import Frozen
-from trainer.models.keras_internals import undo_sum_before_clipping
+from trainer.models.keras_internals import optimizers_of, reads_logs, restore_methods
 from trainer.models.model import check_optimizers
 from trainer.models.step import (
     Execution,
@@ -23,7 +23,7 @@ from trainer.models.step import (
     logs_of_hosts,
     make_train_step,
 )
-from trainer.models.strategy import average_statistics, memory_errors
+from trainer.models.strategy import average_statistics, device_errors
 from trainer.training.callbacks import WaitingTime
 from trainer.training.open_run import Run
 from trainer.training.signals import Stopped, StopRequest
@@ -87,6 +87,7 @@ class Loop:
         )
         measuring = (one for one in self._callbacks.callbacks if isinstance(one, WaitingTime))
         self._waiting = next(measuring, None)
+        self._reads_logs = reads_logs(self._callbacks.callbacks, "train")
 
     def _trace(self) -> None:
         """Creates the step for the layers that train now."""
@@ -115,10 +116,11 @@ class Loop:
             resumes_inside = self.step > (epochs.end(state.epochs - 1) if state.epochs else 0)
             if not resumes_inside:
                 self._saved.restore()
+            ended = state.stopped and not resumes_inside
             with self._stop, self._saved:
-                while state.epochs < epochs.count and not model.stop_training:
+                while state.epochs < epochs.count and not ended:
                     logs = self._run_epoch(state.epochs, resumes_inside)
-                    resumes_inside = False
+                    ended, resumes_inside = model.stop_training, False
                     self._agree()
                     self._end_if_stopped()
             if self._finalize and self.step and model.optimizer is not None:
@@ -126,8 +128,8 @@ class Loop:
                 model.optimizer.finalize_variable_values(model.trainable_variables)
             self._callbacks.on_train_end(logs)
         finally:
-            if model.optimizer is not None:
-                undo_sum_before_clipping(model.optimizer)
+            for optimizer in optimizers_of(model):
+                restore_methods(optimizer)
         return model.history
 
     @property
@@ -140,7 +142,7 @@ class Loop:
         take = self._execution.take
         if self._waiting is not None:
             take = partial(self._waiting.take, self._execution)
-        with memory_errors(self._epochs.batch_size), self._hosts.limited(f"Step {self.step + 1}"):
+        with device_errors(self._epochs.batch_size), self._hosts.limited(f"Step {self.step + 1}"):
             self._agree()
             try:
                 logs = take(self._batches, steps)
@@ -157,10 +159,17 @@ class Loop:
         self._agreed_stop = max((signum for signum, _ in found if signum), default=None)
         self._broken.merge(broken for _, broken in found)
 
+    def _save(self) -> None:
+        """Saves the run, whose time does not count as training."""
+        if self._waiting is not None:
+            with device_errors(self._epochs.batch_size):
+                self._waiting.pause()
+        self._saved.save()
+
     def _end_if_stopped(self) -> None:
         """Saves and raises `Stopped` after a signal, which several hosts have agreed on before."""
         if signum := self._stop.requested if self._hosts.count == 1 else self._agreed_stop:
-            self._saved.save()
+            self._save()
             self._saved.wait()
             raise Stopped(signum, self._saved.saved_step())
 
@@ -179,16 +188,22 @@ class Loop:
             with self._hosts.limited("The first batch"), self._stop.interruptible():
                 self._batches = self._stream.iterator(self.step)
         logs: dict[str, Any] = {}
-        while self.step < end and not model.stop_training:
+        # As in Keras's loop, a callback that stops the training before a step stops it after the
+        # step. Of an epoch that a callback has ended before a restart only the validation is left.
+        ended = resumes_inside and saved.state.stopped
+        while self.step < end and not ended:
             callbacks.on_train_batch_begin(self.step - begin)
             size = self._steps_per_call
             until = min(end, self.step + size - (self.step - begin) % size)
             logs = self._train(until - self.step)
-            callbacks.on_train_batch_end(until - 1 - begin, logs)
-            saved.count_steps(until - self.step)
+            if self._reads_logs:
+                callbacks.on_train_batch_end(until - 1 - begin, logs)
+            if saved.count_steps(until - self.step):
+                self._save()
             self._end_if_stopped()
+            ended = model.stop_training
         average_statistics(model, self._hosts.concatenate)
-        saved.save()  # a kill during the validation then costs no training
+        self._save()  # a kill during the validation then costs no training
         # If the epoch was over before a restart, no step of this process has returned logs.
         with self._hosts.limited("The metrics of an epoch"):
             logs = logs_of_hosts(model, logs, self._hosts.gather)

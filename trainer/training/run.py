@@ -223,7 +223,7 @@ def train_loop(config: RunConfig, run: Run, built: Built) -> MetricsFile:
             callbacks.append(progress)
         if config.callbacks is not None:
             callbacks += user_model.load_callbacks(config.callbacks)
-        callbacks.append(NaNGuard(run.saved.diverged))
+        callbacks.append(NaNGuard(waiting, run.saved.diverged))
         validate = built.validate if built.evaluator else None
         Loop(run, built.model, callbacks, validate, frozen=built.frozen).run()
     if config.callbacks is not None and built.evaluator is not None:

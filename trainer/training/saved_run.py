@@ -142,7 +142,7 @@ class SavedRun:
             for note in notes(self._started, self._compiled, self._model):
                 print(f"note: {note}", file=sys.stderr)
         self._is_restored, self._saved = True, (state.step, state.epochs)
-        self._model.stop_training = state.stopped
+        self._model.stop_training |= state.stopped  # a callback may have stopped it before
         remembered = list(state.callbacks)
         for callback in self._callbacks:
             name = type(callback).__name__
@@ -223,12 +223,11 @@ class SavedRun:
             f"checkpoint: {good})"
         )
 
-    def count_steps(self, count: int = 1) -> None:
-        """Counts steps, and saves if `every_steps` is reached."""
+    def count_steps(self, count: int = 1) -> bool:
+        """Counts steps; returns whether `every_steps` is reached, so that the run must be saved."""
         self.state.step += count
         self._base = None
-        if self.state.step % self._every_steps < count:
-            self.save()
+        return self.state.step % self._every_steps < count
 
     def end_epoch(self, logs: Mapping[str, float]) -> None:
         """Counts an epoch after its validation, and saves."""

@@ -13,7 +13,7 @@ from trainer.dataset.spec import DatasetSpec, ImageSpec, ModelInputs, ReadOption
 from trainer.dataset.subset import class_ids
 from trainer.evaluation.evaluator import Evaluator
 from trainer.evaluation.kinds import ClassEvaluation
-from trainer.reader import pipeline
+from trainer.reader import pipeline, stream
 from trainer.reader.batches import EvaluationData
 from trainer.reader.broken_records import BrokenRecords
 
@@ -30,8 +30,10 @@ def logits_model(num_classes: int) -> keras.Model:
     return keras.Sequential([keras.Input((num_classes,), name="image"), keras.layers.Identity()])
 
 
-def evaluator_of(model: keras.Model, data: EvaluationData, **more: Any) -> Evaluator:
-    broken = BrokenRecords(0, data.subset.dataset)
+def evaluator_of(
+    model: keras.Model, data: EvaluationData, limit: int = 0, **more: Any
+) -> Evaluator:
+    broken = BrokenRecords(limit, data.subset.dataset)
     return Evaluator(model, tf.distribute.get_strategy(), data, broken, **more)
 
 
@@ -118,7 +120,7 @@ def test_a_compiled_models_own_figures_count_every_record_once(monkeypatch, eage
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("sgd", loss, metrics=["accuracy"], run_eagerly=eagerly)
     model.evaluate(logits[:3], label[:3], verbose=0)  # makes the metrics
-    evaluator = evaluator_of(model, data_of(CLASSES, 10, 3), own_step=True)
+    evaluator = evaluator_of(model, data_of(CLASSES, 10, 3), 6, own_step=True)
     expected = reference(logits[kept := np.flatnonzero(weight)], label[kept])
     for _ in range(2):
         found = evaluator.run()
@@ -132,9 +134,14 @@ def test_too_little_memory_is_no_broken_record(monkeypatch, own_step):
     model.compile("sgd", "mse")
     evaluator = evaluator_of(model, data_of(CLASSES, 3, 2), own_step=own_step)
 
-    def step(_: Any) -> Any:
+    def exhausted(*_: Any) -> Any:
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
 
-    monkeypatch.setattr(evaluator, "_step", step)
+    # A GPU may lack memory for the step, or for the batch that is copied ahead.
+    for name, value in (("_step", exhausted), ("_own_steps", [exhausted] * 2)):
+        monkeypatch.setattr(evaluator, name, value, raising=False)
+    with refused("batch_size", "2", "memory"):
+        evaluator.run()
+    monkeypatch.setattr(stream, "next", exhausted, raising=False)
     with refused("batch_size", "2", "memory"):
         evaluator.run()

@@ -33,9 +33,7 @@ def _alone(what):
 )
 def test_gpus_without_a_replica_are_left_alone(replicas, visible, monkeypatch):
     calls: list[Any] = []
-    monkeypatch.setattr(
-        tf.config, "list_physical_devices", lambda _: [f"GPU:{i}" for i in range(3)]
-    )
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda _: [f"GPU:{i}" for i in range(3)])
     monkeypatch.setattr(tf.config, "set_visible_devices", lambda *given: calls.append(given))
     monkeypatch.setattr(tf.distribute, "MirroredStrategy", calls.append)
     with refused("replicas", "4", "3"):
@@ -49,7 +47,7 @@ def test_gpus_without_a_replica_are_left_alone(replicas, visible, monkeypatch):
 
 def test_gpus_in_use_already_stay_visible(monkeypatch):
     begun = RuntimeError("Visible devices cannot be modified after being initialized")
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["GPU:0", "GPU:1"])
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["GPU:0", "GPU:1"])
     monkeypatch.setattr(tf.config, "set_visible_devices", mock.Mock(side_effect=begun))
     assert make_strategy(1, 7).num_replicas_in_sync == 1
 
@@ -67,7 +65,8 @@ def test_an_unseen_gpu_is_named(has_driver, named, misses, tmp_path, monkeypatch
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if named is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [])
+    for name in ("list_physical_devices", "get_visible_devices"):
+        monkeypatch.setattr(tf.config, name, lambda kind: [])
     monkeypatch.setattr(tf.distribute, "MirroredStrategy", list)
     monkeypatch.setattr(strategy, "_split_cpu", lambda count: None)
     make_strategy(None, 6)
@@ -78,17 +77,17 @@ def test_an_unseen_gpu_is_named(has_driver, named, misses, tmp_path, monkeypatch
             make_strategy(2, 6)
     else:
         assert make_strategy(2, 6) == ["CPU:0", "CPU:1"]
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["GPU:0"])
+    for name in ("list_physical_devices", "get_visible_devices"):
+        monkeypatch.setattr(tf.config, name, lambda kind: ["GPU:0"])
     make_strategy(None, 6)
     assert not capsys.readouterr().err
 
 
 def test_batches_are_prefetched_to_one_gpu_in_order(monkeypatch):
-    alone = tf.distribute.get_strategy()
     numbers = tf.data.Dataset.range(6).map(lambda x: 12 // (4 - x))
-    assert to_device(numbers, alone) is numbers
+    assert to_device(numbers) is numbers
     monkeypatch.setattr(strategy, "gpu_count", lambda: 1)  # TensorFlow takes the CPU instead
-    ahead = to_device(numbers, alone)
+    ahead = to_device(numbers)
     assert ahead is not numbers and ahead.element_spec == numbers.element_spec
     read = iter(ahead)
     assert [int(next(read)) for _ in range(4)] == [3, 4, 6, 12]

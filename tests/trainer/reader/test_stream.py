@@ -13,6 +13,7 @@ from tests.support.errors import refused
 from tests.support.external_sets import flip_byte, records_of
 from tests.support.trainer_data import make_dataset, rewrite_shard
 from trainer.config import ReadConfig
+from trainer.models.step import ReadError
 from trainer.reader.batches import open_data
 from trainer.reader.broken_records import LIST_FILE, BrokenRecord, BrokenRecords
 from trainer.reader.stream import TrainingStream, next_batch
@@ -34,8 +35,8 @@ def _read_all(stream, broken, steps):
     while len(found) < steps:
         try:
             batch = next_batch(iterator)
-        except tf.errors.OpError as e:
-            raise stream.explain(e, len(found)) from e
+        except ReadError as e:
+            raise stream.explain(e.error, len(found)) from e
         found.append((batch["record"].numpy(), batch["weight"].numpy()))
         broken.count("train", len(found))
         broken.merge([broken.as_json()])

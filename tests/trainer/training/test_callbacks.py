@@ -6,10 +6,12 @@ import pytest
 import tensorflow as tf
 from keras.optimizers import SGD
 
+import imageshards as ims
 from imageshards.errors import UserError
 from tests.support.errors import refused
 from tests.support.tiny_models import linear
 from trainer.models.step import Execution
+from trainer.training import callbacks
 from trainer.training.callbacks import MetricsFile, NaNGuard, WaitingTime
 
 STEPS = 4
@@ -20,31 +22,56 @@ def _fit(train: Any, optimizer: Any, *callbacks: Any, epochs: int = 2) -> None:
     linear(optimizer).fit(train.dataset(), callbacks=list(callbacks), **steps)
 
 
-class _Fetches(Execution):
-    """Says of each step that its batch took so long to come."""
+class _Devices(Execution):
+    """Takes steps in no time, which end when their thread is told so, on a clock of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda batch: {})
+        self.now = 0.0
 
     def take(self, batches: Any, steps: int) -> dict[str, Any]:
+        """`batches` is (seconds until the batch is there, the second at which the step ends)."""
         self.calls += 1
-        return {"loss": tf.constant(1.0)}
+        begun, (fetch_sec, self.end) = self.now, batches
+        self.now += fetch_sec
+        self.fetch_sec = begun, self.now
+        return {"loss": tf.constant(self.end)}
 
 
-def test_fetching_during_a_step_does_not_count_as_waiting(train: Any) -> None:
+@pytest.mark.parametrize(
+    ("steps", "wait_sec"),
+    [
+        # (until the batch is there, end of the step); time passes while a batch is fetched.
+        pytest.param([(0.3, 0.3)] * 4, 0.9, id="devices without a queue"),
+        pytest.param([(1, 9), (1, 17), (1, 25), (1, 33)], 0.0, id="slow devices"),
+        pytest.param([(4, 5), (4, 9), (4, 13), (4, 17)], 9.0, id="slow batches"),
+        pytest.param([(4, 10), (8, 13), (1, 16), (4, 20)], 2.0 + 0.0 + 1.0, id="in turn"),
+    ],
+)
+def test_devices_wait_from_the_end_of_a_step_until_the_next_batch(monkeypatch, steps, wait_sec):
+    devices, waiting = _Devices(), WaitingTime(8)
+    monkeypatch.setattr("time.perf_counter", lambda: devices.now)
+    monkeypatch.setattr(callbacks, "_end_of_step", lambda logs: (float(logs["loss"]), 1.0))
+    for step in steps:
+        waiting.take(devices, step, 1)
+    waiting.pause()
+    assert waiting.wait_sec == pytest.approx(wait_sec)
+    # The first step traces: nothing of it counts.
+    assert waiting.images == 3 * 8
+    assert waiting.train_sec == pytest.approx(sum(fetch for fetch, _ in steps[1:]))
+
+
+def test_pauses_and_keras_fit_are_not_measured(train, monkeypatch):
     with refused("callbacks", "WaitingTime"):  # Keras's own fit says nothing of waiting.
         _fit(train, "sgd", WaitingTime(8))
-    waiting, execution = WaitingTime(8), _Fetches(lambda batch: {})
-    execution.fetch_sec = 0.3
-    waiting.take(execution, None, 1)  # it traces: nothing of it counts
-    assert (waiting.wait_sec, waiting.train_sec, waiting.images) == (0.0, 0.0, 0)
-    waiting.take(execution, None, 1)  # nothing runs on a device meanwhile
-    assert waiting.wait_sec == pytest.approx(0.3)
-    waiting.running_sec = 0.1  # the step goes on after it was handed over
-    execution.fetch_sec = 0.08
-    waiting.take(execution, None, 1)
-    assert waiting.wait_sec == pytest.approx(0.3)
-    execution.fetch_sec = 0.25
-    waiting.take(execution, None, 3)
-    assert waiting.wait_sec == pytest.approx(0.3 + 0.15)
-    assert waiting.images == (1 + 1 + 3) * 8 and waiting.train_sec > 0
+    devices, waiting = _Devices(), WaitingTime(8)
+    monkeypatch.setattr("time.perf_counter", lambda: devices.now)
+    waiting.load_state_dict({"train_sec": 2.0, "wait_sec": 1.0, "images": 8})
+    for fetch_sec in (5.0, 1.0):
+        waiting.take(devices, (fetch_sec, devices.now + fetch_sec), 1)
+        waiting.pause()
+        devices.now += 100.0  # a checkpoint or a validation
+    assert (waiting.train_sec, waiting.images) == (3.0, 16)
 
 
 def test_metrics_file_has_an_object_per_epoch_also_of_a_resumed_run(train, tmp_path):
@@ -81,7 +108,11 @@ def test_the_file_has_the_rate_of_the_last_change_of_weights(train, tmp_path, ac
     assert [r["learning_rate"] for r in metrics.history] == rates
 
 
-def test_a_nan_loss_ends_keras_fit_with_a_clear_error(train):
+def test_a_nan_loss_ends_the_training_with_a_clear_error(train):
+    waiting = WaitingTime(8)
+    guard = NaNGuard(waiting, UserError)
     with pytest.raises(UserError, match="^the loss became (nan|inf)$"):
-        _fit(train, SGD(1e38), NaNGuard(UserError), epochs=9)
-    _fit(train, "sgd", NaNGuard(UserError))
+        ims.fit(linear(SGD(1e38)), train, epochs=9, callbacks=[waiting, guard], verbose=0)
+    ims.fit(linear(), train, callbacks=[waiting, guard], verbose=0)
+    with pytest.raises(UserError, match="^the loss became inf$"):  # also of the last step
+        guard.on_epoch_end(0, {"loss": float("inf")})

@@ -13,7 +13,7 @@ import imageshards as ims
 from imageshards.errors import UserError
 from tests.support.errors import refused
 from tests.support.tiny_models import StopAfter, linear
-from trainer.models import optimizer, strategy
+from trainer.models import strategy
 from trainer.training.fit import _check
 
 
@@ -90,21 +90,42 @@ def test_several_replicas_refuse_unsupported_settings_of_keras(train, optimizer,
         _check(model, train, None, 2)
 
 
-def test_xla_on_several_gpus_is_said_to_be_untested(train, monkeypatch, capsys):
-    model = linear(jit_compile=True)
-    monkeypatch.setattr(optimizer, "gpu_count", lambda: 2)
-    _check(model, train, None, 2)
-    assert capsys.readouterr().err == "note: jit_compile on 2 replicas is untested on GPUs\n"
-    _check(model, train, None, 1)
-    assert not capsys.readouterr().err
-
-
 def test_fit_says_that_a_gpu_is_not_seen(train, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(strategy, "NVIDIA_DRIVER", str(tmp_path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(strategy, "gpu_count", lambda: 0)
     ims.fit(linear(), train, steps_per_epoch=1, verbose=0)
     assert "note: TensorFlow sees no GPU of this machine" in capsys.readouterr().err
+
+
+def _two_views(images: Any, labels: Any, seeds: Any) -> tuple[Any, Any]:
+    return tf.concat([images, tf.reverse(images, [2])], -1), labels
+
+
+class Views(keras.Model):
+    """Takes a picture; its step takes two views of each picture as six channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = keras.layers.Dense(2)
+        self.distance = keras.metrics.Mean(name="loss")
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return self.embed(keras.ops.mean(keras.ops.cast(x, "float32"), (1, 2)))
+
+    def train_step(self, data: Any) -> Any:
+        one, other = (self(view, training=True) for view in tf.split(data[0], 2, -1))
+        self.distance.update_state(tf.abs(one - other))
+        return {"loss": self.distance.result()}
+
+
+def test_a_function_decides_the_shape_of_pictures_and_a_built_model_takes_them_apart(data):
+    train = data.train(batch_size=8, augment=_two_views)
+    assert train.image_shape == (12, 12, 6)
+    model = Views()
+    model(np.zeros((1, 12, 12, 3)))
+    model.compile(jit_compile=False)
+    history = ims.fit(model, train, steps_per_epoch=2, verbose=0).history
+    assert history["loss"][0] == pytest.approx(0.0, abs=1e-4)
 
 
 def test_terminate_on_nan_ends_quietly_and_nan_weights_are_not_saved(train, tmp_path, capsys):

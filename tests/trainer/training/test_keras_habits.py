@@ -141,6 +141,70 @@ def test_callbacks_act_as_in_keras_fit(train, batches, tmp_path, case):
     _check_close(ours, theirs)
 
 
+HOOKS = "train_begin epoch_begin train_batch_begin train_batch_end test_begin test_batch_begin"
+HOOKS += " test_batch_end test_end epoch_end train_end"
+
+
+def _at(hooks: str, act: Callable[[int], None]) -> keras.callbacks.Callback:
+    """Calls `act` with the number of each call of these hooks."""
+    numbers, callback = itertools.count(), keras.callbacks.Callback()
+    for hook in hooks.split():
+        setattr(callback, f"on_{hook}", lambda *_, **__: act(next(numbers)))
+    return callback
+
+
+def _compare_to_keras(train: Any, batches: Any, make: Callable[[keras.Model], Any]) -> None:
+    """Trains two epochs with a callback here and in Keras, and compares."""
+    options: dict[str, Any] = {"steps_per_epoch": 2, "epochs": 2, "verbose": 0}
+    (endless, _), (model, other) = batches, (linear(SGD(0.05), run_eagerly=True) for _ in range(2))
+    valid = ims.open(train.subset.dataset.data).evaluation(batch_size=5)
+    ours = ims.fit(model, train, validation_data=valid, callbacks=[make(model)], **options)
+    options |= {"validation_data": valid.dataset(), "callbacks": [make(other)]}
+    theirs = other.fit(endless, **options)
+    assert ours.epoch == theirs.epoch
+    assert int(model.optimizer.iterations) == int(other.optimizer.iterations)
+    _check_close(ours, theirs)
+
+
+@pytest.mark.parametrize("hook", HOOKS.split())
+def test_a_callback_may_stop_the_training_at_any_hook(train, batches, hook):
+    def stops_at_second_call(model: keras.Model) -> Any:
+        def stop(call: int) -> None:
+            model.stop_training = call == (hook not in ("train_begin", "train_end"))
+
+        return _at(hook, stop)
+
+    _compare_to_keras(train, batches, stops_at_second_call)
+
+
+def test_the_rate_that_a_callback_sets_at_any_hook_holds_from_the_next_step_on(train, batches):
+    def sets_rates(model: keras.Model) -> Any:
+        def slow_down(call: int) -> None:
+            model.optimizer.learning_rate = 0.05 / (1 + call)
+
+        return _at(HOOKS, slow_down)
+
+    _compare_to_keras(train, batches, sets_rates)
+
+
+def test_an_error_of_a_callback_at_any_hook_reaches_the_user_and_leaves_the_model_usable(
+    data, train
+):
+    model = linear(SGD(0.05, clipnorm=1.0), run_eagerly=True)
+
+    def fail(call: int) -> None:
+        raise LookupError("the user's own")
+
+    valid: dict[str, Any] = {"validation_data": data.evaluation(batch_size=5)}
+    for hook in HOOKS.split():
+        with pytest.raises(LookupError, match="the user's own"):
+            ims.fit(
+                model, train, steps_per_epoch=1, callbacks=[_at(hook, fail)], verbose=0,
+                **valid if hook.startswith("test") else {},
+            )  # fmt: skip
+    ims.fit(model, train, steps_per_epoch=1, verbose=0)
+
+
 def _check_close(ours: Any, theirs: Any) -> None:
     for figure, values in theirs.history.items():
         assert ours.history[figure] == pytest.approx(values, rel=1e-4, nan_ok=True), figure
