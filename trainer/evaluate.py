@@ -186,7 +186,7 @@ def evaluate(
             `ims.open` received, or 0.
         threads: Threads of the reader; None for one per core.
         replicas: Number of GPUs, or of logical CPU devices without GPUs, that share each batch.
-            None for all GPUs, or 1; inside the scope of a strategy, None for its replicas.
+            None for the strategy of the scope or, on GPUs, the last one used; else all GPUs, or 1.
         records_root: Folder, or place in a store, below which shards of an adopted dataset may also
             lie; only if `data` is a folder.
         report: Folder that receives an HTML report.

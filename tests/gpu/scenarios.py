@@ -17,6 +17,7 @@ import imageshards as ims
 from tests.support.tiny_models import linear
 from trainer.models.metrics import Accuracy
 from trainer.models.optimizer import CrossEntropy
+from trainer.models.strategy import shared_strategy
 
 GPU = "/GPU:0"
 
@@ -33,12 +34,15 @@ def fit(data: str, *kinds: str) -> Any:
     train = opened.train(batch_size=8, augment="none", seed=1)
     val = opened.evaluation(batch_size=8)
     for kind in kinds:
-        with _strategy(kind).scope():
+        with (strategy := _strategy(kind)).scope():
             model = linear("sgd")
         history = ims.fit(model, train, validation_data=val, epochs=2, verbose=0).history
         parts = [getattr(v.value, "values", (v.value,)) for v in model.variables]
         devices = {part.device[-5:] for of_one in parts for part in of_one}
         found[kind] = history | {"devices": sorted(devices), "evaluate": ims.evaluate(model, val)}
+        # A saved model would be evaluated in the same strategy, not in another one beside it.
+        replicas = strategy.num_replicas_in_sync
+        found[kind]["shares"] = replicas == 1 or shared_strategy(None, 8) is strategy
         passes: Any = {"steps_per_epoch": 2, "validation_data": val.dataset(), "verbose": 0}
         found[kind]["keras"] = sorted(model.fit(train.dataset(), **passes).history)
     return found

@@ -27,7 +27,7 @@ def test_fit_trains_and_validates_in_every_strategy(shapes, count, kinds):
             one["devices"] == [f"GPU:{i}" for i in range(count)]
             and one["evaluate"]["loss"] == one["val_loss"][-1]
         )
-        assert one["loss"][1] < one["loss"][0]
+        assert one["loss"][1] < one["loss"][0] and one["shares"]
         assert one["keras"] == ["accuracy", "loss", "val_accuracy", "val_loss"]
         np.testing.assert_allclose(one["val_loss"], found[kinds[0]]["val_loss"], rtol=1e-5)
 

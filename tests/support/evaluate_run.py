@@ -8,6 +8,7 @@ import json
 import sys
 
 import imageshards as ims
+from tests.support.errors import refused
 
 
 def main(model: str, data: str) -> None:
@@ -16,6 +17,8 @@ def main(model: str, data: str) -> None:
 
     with shared_strategy(2, 4).scope():
         found.append(ims.evaluate(model, data, batch_size=4))
+        with refused("replicas", "1 in the scope of a strategy of 2"):
+            ims.evaluate(model, data, batch_size=4, replicas=1)
     found.append(ims.evaluate(model, data, batch_size=5))
     print(json.dumps(found))
 

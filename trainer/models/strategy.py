@@ -93,13 +93,15 @@ def remember(strategy: tf.distribute.Strategy) -> None:
 def shared_strategy(replicas: int | None, batch_size: int) -> tf.distribute.Strategy:
     """Returns the strategy of a function that people may call several times in their program.
 
-    This is the strategy in whose scope the caller is, or the last strategy that the program trained
-    with, unless another number of `replicas` is given; otherwise the result of `make_strategy`.
+    This is the strategy in whose scope the caller is, or on GPUs the last strategy that the program
+    used, unless another number of `replicas` is given; otherwise the result of `make_strategy`.
     """
+    in_scope = tf.distribute.has_strategy()
+    known = [tf.distribute.get_strategy()] if in_scope else _strategies[::-1]
+    any_will_do = replicas is None and (in_scope or gpu_count() > 0)
     # A second strategy over the same devices could disturb the sums of the first one.
-    known = [tf.distribute.get_strategy()] if tf.distribute.has_strategy() else _strategies[::-1]
-    fitting = [one for one in known if replicas in (None, one.num_replicas_in_sync)]
-    if tf.distribute.has_strategy() and not fitting:
+    fitting = [one for one in known if any_will_do or one.num_replicas_in_sync == replicas]
+    if in_scope and not fitting:
         raise UserError(
             argument="replicas",
             received=f"{replicas} in the scope of a strategy of {known[0].num_replicas_in_sync}",
