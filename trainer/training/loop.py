@@ -159,17 +159,17 @@ class Loop:
         self._agreed_stop = max((signum for signum, _ in found if signum), default=None)
         self._broken.merge(broken for _, broken in found)
 
-    def _save(self) -> None:
-        """Saves the run, whose time does not count as training."""
+    def _pause(self) -> None:
+        """Stops the clock of the training, for a checkpoint or a validation."""
         if self._waiting is not None:
             with device_errors(self._epochs.batch_size):
                 self._waiting.pause()
-        self._saved.save()
 
     def _end_if_stopped(self) -> None:
         """Saves and raises `Stopped` after a signal, which several hosts have agreed on before."""
         if signum := self._stop.requested if self._hosts.count == 1 else self._agreed_stop:
-            self._save()
+            self._pause()
+            self._saved.save()
             self._saved.wait()
             raise Stopped(signum, self._saved.saved_step())
 
@@ -198,12 +198,14 @@ class Loop:
             logs = self._train(until - self.step)
             if self._reads_logs:
                 callbacks.on_train_batch_end(until - 1 - begin, logs)
-            if saved.count_steps(until - self.step):
-                self._save()
+            if saved.is_due(until - self.step):
+                self._pause()
+            saved.count_steps(until - self.step)
             self._end_if_stopped()
             ended = model.stop_training
+        self._pause()
         average_statistics(model, self._hosts.concatenate)
-        self._save()  # a kill during the validation then costs no training
+        saved.save()  # a kill during the validation then costs no training
         # If the epoch was over before a restart, no step of this process has returned logs.
         with self._hosts.limited("The metrics of an epoch"):
             logs = logs_of_hosts(model, logs, self._hosts.gather)

@@ -223,11 +223,17 @@ class SavedRun:
             f"checkpoint: {good})"
         )
 
-    def count_steps(self, count: int = 1) -> bool:
-        """Counts steps; returns whether `every_steps` is reached, so that the run must be saved."""
+    def is_due(self, count: int) -> bool:
+        """Returns whether `count_steps(count)` will save."""
+        return (self.state.step + count) % self._every_steps < count
+
+    def count_steps(self, count: int = 1) -> None:
+        """Counts steps, and saves if `every_steps` is reached."""
+        is_due = self.is_due(count)
         self.state.step += count
         self._base = None
-        return self.state.step % self._every_steps < count
+        if is_due:
+            self.save()
 
     def end_epoch(self, logs: Mapping[str, float]) -> None:
         """Counts an epoch after its validation, and saves."""
