@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,14 +18,14 @@ _SHORT: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     "class": {
         "top5": ("SparseTopKCategoricalAccuracy", {"k": 5}),
         "auc": ("AUC", {"multi_label": True}),
-        "f1": ("F1Score", {"average": "macro"}),
+        "f1": ("F1Score", {}),
     },
     "labels": {
         "binary_accuracy": ("BinaryAccuracy", {}),
         # The area under the curve of precision and recall, averaged over the labels.
         "auc_pr": ("AUC", {"multi_label": True, "curve": "PR"}),
         "auc": ("AUC", {"multi_label": True}),
-        "f1": ("F1Score", {"average": "macro", "threshold": 0.5}),
+        "f1": ("F1Score", {"threshold": 0.5}),
     },
     "values": {
         "mae": ("MeanAbsoluteError", {}),
@@ -94,8 +95,23 @@ class OfOutputs(keras.metrics.Metric):
         self.metric.update_state(y_true, y_pred, sample_weight=sample_weight)
 
     def result(self) -> tf.Tensor:
-        """Returns the value of the metric."""
-        return self.metric.result()
+        """Returns the metric; a mean over classes leaves out classes without examples."""
+        metric = self.metric
+        if isinstance(metric, keras.metrics.AUC) and metric.multi_label:
+            # The counts of any threshold add up to all examples, so the first one will do.
+            counts = metric.true_positives[0] + metric.false_negatives[0] > 0
+            if metric.curve.name == "ROC":  # undefined if every example has a label
+                counts &= metric.false_positives[0] + metric.true_negatives[0] > 0
+            metric.label_weights = ops.cast(counts, "float32")
+            found = metric.result()
+        elif isinstance(metric, keras.metrics.FBetaScore) and metric.average is None:
+            counts = metric.true_positives + metric.false_negatives > 0
+            found = ops.sum(ops.where(counts, metric.result(), 0.0)) / ops.sum(
+                ops.cast(counts, "float32")
+            )
+        else:
+            return metric.result()
+        return ops.where(ops.any(counts), found, math.nan)
 
     def reset_state(self) -> None:
         """Forgets all examples."""
