@@ -19,14 +19,15 @@ def crops(job: Job) -> Read:
     import tensorflow as tf
 
     from trainer.augment.geometry import crop_windows
-    from trainer.augment.params import LIGHT, draw_params
+    from trainer.augment.params import draw_params
+    from trainer.strengths import LIGHT
 
     def make_all(*work: Any) -> Any:
         signature = tf.TensorSpec((*SIZE, 3), tf.uint8)
         return tf.map_fn(lambda one: crop_flip(*one), work, fn_output_signature=signature)
 
     jpegs = _jpegs(job)
-    params = draw_params("light", 1, tf.range(len(jpegs), dtype=tf.int64))
+    params = draw_params(LIGHT, 1, tf.range(len(jpegs), dtype=tf.int64))
     window = crop_windows(LIGHT, params, float(STORED), float(STORED), SIZE)
     work = jpegs, tf.cast(tf.stack(window, 1), tf.int32), params["flip"]
     stream = tf.data.Dataset.from_tensor_slices(work).repeat().batch(BATCH, drop_remainder=True)

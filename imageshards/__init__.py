@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from trainer.predict import predict as predict
     from trainer.reader.batches import EvaluationData as EvaluationData
     from trainer.reader.batches import TrainingData as TrainingData
+    from trainer.strengths import Augment as Augment
     from trainer.training.callbacks import MetricsFile as MetricsFile
     from trainer.training.callbacks import WaitingTime as WaitingTime
     from trainer.training.fit import fit as fit
@@ -74,6 +75,7 @@ _HOMES = {
     "trainer.predict": ["predict"],
     "trainer.reader.batches": ["EvaluationData", "TrainingData"],
     "trainer.api": ["Data", "open"],
+    "trainer.strengths": ["Augment"],
     "trainer.training.callbacks": ["MetricsFile", "WaitingTime"],
     "trainer.training.fit": ["fit"],
 }

@@ -24,7 +24,7 @@ from imageshards.index import read_index
 from imageshards.manifest import TRAIN_NAMES
 from imageshards.storage import place
 from imageshards.text import counted
-from trainer.augment.augmentation import AugmentFunction, check_pairs
+from trainer.augment.augmentation import AugmentFunction
 from trainer.config import ReadConfig, parse_image_size
 from trainer.dataset.manifest import check_shards, find_split, validation_split
 from trainer.dataset.open import check_sides, open_dataset, read_options, wanted_inputs
@@ -39,6 +39,7 @@ from trainer.dataset.spec import (
 from trainer.dataset.subset import refuse_missing_inputs, select
 from trainer.dataset.target import with_sample_weight, with_targets
 from trainer.reader.batches import EvaluationData, TrainingData, open_data
+from trainer.strengths import NONE, Augment
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -173,7 +174,7 @@ class Data:
         *,
         batch_size: int,
         image_size: ImageSize | None = None,
-        augment: str | AugmentFunction = "light",
+        augment: str | Augment | AugmentFunction = "light",
         seed: int = 0,
         split: str | None = None,
         target: str | Sequence[str] | None = OWN_LABEL,
@@ -204,9 +205,10 @@ class Data:
             batch_size: Global batch size, summed over all replicas.
             image_size: Side in pixels, or (height, width); None for the dataset's size.
             augment: `none`; `light` (random-resized crop and flip); `strong` (also rotation,
-                colour, noise, erasing, MixUp and CutMix); or a function (images, labels, seeds) →
-                (images, labels), see `trainer.augment.user_function`. With `strong`, labels are
-                float32 [batch, classes] if the picture is the only input.
+                colour, noise, erasing, MixUp and CutMix); numbers of your own, `ims.Augment`; or a
+                function (images, labels, seeds) → (images, labels), see
+                `trainer.augment.user_function`. MixUp and CutMix make labels float32 [batch,
+                classes]; `strong` mixes only if the picture is the only input.
             seed: Seed of the order and the augmentation, 0 to 2**31 - 1.
             split: Name of a split; None for `train` or `training`.
             target: `label` for the dataset's own label, the name of a feature, or `bounding_boxes`.
@@ -236,12 +238,12 @@ class Data:
         """
         # `locals()` is read first, while it holds the arguments alone.
         asked = {**locals()}
-        if not isinstance(augment, str) and not callable(augment):
+        if not isinstance(augment, str | Augment) and not callable(augment):
             raise UserError(
                 argument="augment",
                 received=repr(augment),
-                expected="'none', 'light', 'strong', or a function (images, labels, seeds) -> "
-                "(images, labels)",
+                expected="'none', 'light', 'strong', ims.Augment(…), or a function (images, "
+                "labels, seeds) -> (images, labels)",
             )
         if augment_on == "auto":
             raise UserError(argument="augment_on", received="'auto'", expected="'host' or 'device'")
@@ -253,11 +255,11 @@ class Data:
                 remedy="leave " + Arg("augment_on") + " out",
             )
         # A function replaces the built-in augmentation, so the configuration says "none".
-        asked["augment"] = augment if isinstance(augment, str) else "none"
+        asked["augment"] = NONE if callable(augment) else augment
         asked |= {"train_split": split, "validation_split": "none"}
         config = with_arguments(self.config, asked)
         described, _ = open_data(config, with_targets(self.dataset, target, target_kind))
-        check_pairs(config.augment, config.batch_size, 1, described.mixes)
+        described.check_pairs(1)
         boxes = described.model_inputs.boxes
         if callable(augment):
             # `open_data` has checked the sides for the augmentation "none".
@@ -268,7 +270,8 @@ class Data:
                     received="a function with the input bounding_boxes, which it does not get",
                     expected="'none', 'light' or 'strong', or " + Arg("target", "bounding_boxes"),
                 )
-        return dataclasses.replace(described, augment=augment)
+            return dataclasses.replace(described, augment=augment)
+        return described
 
     @names_arguments(data="path", validation_split="split")
     def evaluation(
@@ -304,7 +307,7 @@ class Data:
         Raises:
             UserError: An argument is wrong, or does not fit the dataset.
         """
-        asked = locals() | {"validation_split": split, "augment": "none"}
+        asked = locals() | {"validation_split": split, "augment": NONE}
         config = with_arguments(self.config, asked)
         found = validation_split(self.dataset, None if split == "none" else split)
         if found is None:

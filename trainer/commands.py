@@ -19,6 +19,7 @@ from imageshards.storage import place
 from trainer.config import OptimizerConfig, ReadConfig, RunConfig, default_output
 from trainer.dataset.spec import ModelCard
 from trainer.serving import model_file
+from trainer.strengths import LIGHT, Augment
 
 if TYPE_CHECKING:
     import keras
@@ -76,6 +77,7 @@ def make_parser() -> command_line.Parser:
         epilog=EPILOG,
     )
     add_options(parser, ReadConfig, title="data")
+    add_options(parser, Augment, title="augmentation", shows_defaults=False)
     add_options(parser, RunConfig, title="training")
     add_options(parser, OptimizerConfig, title="optimizer")
     return parser
@@ -97,6 +99,7 @@ def parse_config(argv: Sequence[str] | None) -> RunConfig:
         from trainer.dataset.open import several_datasets
 
         raise several_datasets(given["data"])
+    given["augment"] = Augment.of(given.get("augment", LIGHT), **_pick(given, Augment))
     return RunConfig(
         ReadConfig(data, **_pick(given, ReadConfig, {"data"})),
         given.get("output") or default_output(data),

@@ -16,6 +16,7 @@ from imageshards.errors import Arg, UserError
 from imageshards.manifest import RECORDS_ROOT_HELP
 from imageshards.storage import is_local, place
 from imageshards.text import counted
+from trainer.strengths import LIGHT, NONE, STRONG, Augment
 
 MAX_SEED = 2**31 - 1
 MAX_SIDE_PX = 16384
@@ -65,6 +66,9 @@ def parse_image_size(text: str) -> tuple[int, int]:
     if not 1 <= min(height_px, width_px) <= max(height_px, width_px) <= MAX_SIDE_PX:
         raise UserError(argument="image_size", received=text, expected=f"1 to {MAX_SIDE_PX} pixels")
     return height_px, width_px
+
+
+_augmentation = functools.partial(Option, group="augmentation")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,10 +149,11 @@ class ReadConfig:
     seed: Annotated[int, Option(
         "seed of the initial weights, the order of records and the augmentation, 0 to 2^31-1",
         least=0, most=MAX_SEED)] = 0
-    augment: Annotated[str, Option(
-        "light: random-resized crop and flip; strong: also rotation, colour, noise, erasing, "
-        "MixUp and CutMix", choices=("none", "light", "strong"))] = "light"
-    augment_on: Annotated[str, Option(
+    augment: Annotated[str | Augment, _augmentation(
+        f"light: {LIGHT.changes}. strong: {STRONG.changes}. The flags below replace single numbers "
+        "(default: light)",
+        parse=Augment.of, metavar="none|light|strong")] = LIGHT
+    augment_on: Annotated[str, _augmentation(
         "where pictures are cropped and augmented. host: in the reader. device: beside the model; "
         "the reader only decodes. auto: on the device if the device is a GPU",
         choices=("auto", "device", "host"))] = "auto"
@@ -156,6 +161,13 @@ class ReadConfig:
 
     def __post_init__(self) -> None:
         check_options(self)
+        object.__setattr__(self, "augment", Augment.of(self.augment))
+        if self.augment == NONE and self.augment_on == "device":
+            raise UserError(
+                argument="augment_on",
+                received="'device' with " + Arg("augment", "none") + ", which leaves no work there",
+                remedy="leave " + Arg("augment_on") + " out",
+            )
         if self.cache_folder is not None and not is_local(self.cache_folder):
             raise UserError(
                 argument="cache_folder", received=repr(self.cache_folder), expected="a local folder"

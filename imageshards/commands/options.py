@@ -95,6 +95,8 @@ def check_option(kind: type, name: str, value: Any) -> None:
         raise _refused(flag, repr(value), f"one of {', '.join(map(str, option.choices))}")
     if value_type in _NUMBERS:
         check_number(flag, value, value_type, option)
+    elif _is_range(value_type):
+        _check_range(flag, value, option)
     elif value_type is str and option.parse is None and not isinstance(value, str):
         raise _refused(flag, repr(value), "a text")
 
@@ -125,6 +127,26 @@ def check_number(name: str, value: Any, value_type: type, limits: Option) -> Non
         raise _refused(name, str(value), said or "a finite number")
 
 
+def _is_range(value_type: type) -> bool:
+    return typing.get_args(value_type) == (float, float)
+
+
+def _check_range(name: str, value: Any, limits: Option) -> None:
+    numbers = value if isinstance(value, tuple | list) else [value]
+    for number in numbers:
+        check_number(name, number, float, limits)
+    if len(numbers) != 2 or numbers[0] > numbers[1]:
+        text = ",".join(map(str, numbers))
+        raise _refused(name, text, "two numbers, the least and the greatest")
+
+
+def _parse_range(name: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(map(float, text.split(",")))
+    except ValueError:
+        raise _refused(name, repr(text), "two numbers, for example 0.5,1") from None
+
+
 def _refused(name: str, received: str, expected: str) -> UserError:
     return UserError(argument=name, received=received, expected=expected)
 
@@ -134,10 +156,11 @@ def add_options(
     kind: type,
     names: Iterable[str] | None = None,
     title: str = "",
+    shows_defaults: bool = True,
 ) -> None:
     """Adds a flag to a parser for each option of a dataclass, or for the options in `names`.
 
-    `title` is the heading of the flags in the help.
+    `title` is the heading of the flags in the help, which `shows_defaults` of the dataclass.
     """
     options = options_of(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}
@@ -147,7 +170,7 @@ def add_options(
         default = field.default
         text = option.help
         is_shown = isinstance(default, str | int | float) and default != ""
-        if is_shown and value_type is not bool and "(default: " not in text:
+        if shows_defaults and is_shown and value_type is not bool and "(default: " not in text:
             text += f" (default: {default})"
         # An absent flag leaves no attribute, so that the dataclass sets the default.
         how: dict[str, Any] = {"default": argparse.SUPPRESS, "help": text}
@@ -156,10 +179,13 @@ def add_options(
             how["action"] = "store_false" if default else "store_true"
         else:
             parse = option.parse or (value_type if value_type in _METAVARS else None)
+            if _is_range(value_type):
+                parse = functools.partial(_parse_range, option.flag or name)
             if option.place is not None:
                 parse = functools.partial(option.place, option.flag or name)
             # Without a metavar argparse lists the choices.
-            metavar = option.metavar or (None if option.choices else _METAVARS.get(value_type))
+            usual = "A,B" if _is_range(value_type) else _METAVARS.get(value_type)
+            metavar = option.metavar or (None if option.choices else usual)
             given = {"type": parse, "metavar": metavar, "choices": option.choices or None}
             given["action"] = option.action
             how |= {key: value for key, value in given.items() if value is not None}

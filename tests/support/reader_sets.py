@@ -16,6 +16,7 @@ from trainer.dataset import spec
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.subset import select
 from trainer.reader.batches import TrainingData
+from trainer.strengths import NONE
 
 SIDE_PX = 8
 CLASSES = ("ant", "bee", "cat")
@@ -38,7 +39,7 @@ def training_data(
     skip_broken=0,
 ) -> TrainingData:  # fmt: skip
     """What is trained on, not augmented, or by the functions that are given."""
-    data = TrainingData(subset, read_options, inputs, batch_size, seed, "none", "host", skip_broken)
+    data = TrainingData(subset, read_options, inputs, batch_size, seed, NONE, "host", skip_broken)
     if augmentation is not None:
         vars(data)["augmentation"] = augmentation
     return data

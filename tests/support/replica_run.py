@@ -245,12 +245,14 @@ def _check_augment(strategy: Any, level: str) -> Any:
     from tests.support.augment_pictures import batch as pictures_batch
     from tests.support.augment_pictures import smooth_picture
     from trainer.augment import pixels
+    from trainer.strengths import Augment
 
     whole = pictures_batch(np.stack([smooth_picture((40, 48), i) for i in range(8)]), start=16)
     data = tf.data.Dataset.from_tensors(whole).unbatch().batch(8, drop_remainder=True)
 
     def augment(some: Any) -> Any:
-        return pixels.augment_batch(some, level, 9, (32, 32), NUM_CLASSES, [127.5] * 3)
+        chosen, pairs = Augment.of(level), pixels.Pairs(NUM_CLASSES, lambda share: 2)
+        return pixels.augment_batch(some, chosen, 9, (32, 32), pairs, [127.5] * 3)
 
     # Not traced, which takes seconds for two replicas: test_augment_batch has graphs of slices.
     distributed = next(iter(strategy.experimental_distribute_dataset(data)))

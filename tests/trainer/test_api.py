@@ -222,7 +222,10 @@ def test_errors_name_the_argument(data, tmp_path):
 
     calls: list[tuple[str, str, Any]] = [
         ("batch_size", "11 records", train(batch_size=12)),
-        ("batch_size", "augment='strong'", train(batch_size=3, augment="strong")),
+        ("batch_size", "for example 4, or an ims.Augment", train(batch_size=3, augment="strong")),
+        ("mixup", "0.2, but pairs", train(augment=ims.Augment(mixup=0.2), inputs=["image", "age"])),
+        ("cutmix", "1, but pairs", train(augment=ims.Augment(cutmix=1), target=None)),
+        ("augment_on", "augment='none'", train(augment="none", augment_on="device")),
         ("augment", "None", train(augment=None)),
         ("augment_on", "'auto'", train(augment_on="auto")),
         ("augment_on", "'device'", train(augment=tell_seeds, augment_on="device")),

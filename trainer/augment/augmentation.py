@@ -10,13 +10,14 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from imageshards.errors import Arg, UserError
-from imageshards.text import counted
+from imageshards.errors import UserError
 from trainer.dataset.spec import Batch, ImageSpec, Tensors
+from trainer.strengths import NO_MIXING, NONE, STRONG, Augment, shown
 
 if TYPE_CHECKING:
     from trainer.augment.boxes import FinishBoxes
     from trainer.augment.decode import Pictures
+    from trainer.augment.pixels import Pairs
 
 # The device receives very large pictures reduced to 8/7 of the model's size (256 px for 224 px), so
 # that crops still choose among more pixels than the model needs.
@@ -54,21 +55,24 @@ def resolve_augment_on(augment_on: str, gpus: int) -> str:
     return "device" if gpus > 0 else "host"
 
 
-def check_pairs(
-    level: str, batch_size: int, replicas: int, mix: bool = True, noun: str = "replica"
-) -> None:
-    """Refuses mixed pairs if a replica's share of a batch is odd, as a pair would be divided."""
-    share = batch_size // replicas
-    if level != "strong" or not mix or (share % 2 == 0 and share * replicas == batch_size):
+def check_strengths(augment: Augment, mixes: bool, channels: int) -> None:
+    """Refuses numbers that change nothing for these data; `strong` just leaves them out."""
+    if augment == STRONG:
         return
-    multiple = 2 * replicas
-    nearest = max(multiple, round(batch_size / multiple) * multiple)
-    raise UserError(
-        argument="batch_size",
-        received=f"{batch_size} with {counted(replicas, noun)}, mixed in pairs by "
-        + Arg("augment", "strong"),
-        expected=f"a multiple of {multiple}, for example {nearest}, or " + Arg("augment", "light"),
-    )
+    if augment.mixes and not mixes:
+        name = "mixup" if augment.mixup else "cutmix"
+        raise UserError(
+            argument=name,
+            received=f"{shown(getattr(augment, name))}, but pairs are mixed only if pictures are "
+            "the only input, and classes or labels the only target",
+            expected=NO_MIXING,
+        )
+    if augment.saturation and channels == 1:
+        raise UserError(
+            argument="saturation",
+            received=f"{shown(augment.saturation)} with grey pictures",
+            expected="0",
+        )
 
 
 def shipped_size(image: ImageSpec, size: tuple[int, int]) -> tuple[int, int]:
@@ -82,34 +86,30 @@ def shipped_size(image: ImageSpec, size: tuple[int, int]) -> tuple[int, int]:
 
 
 def make_augmentation(
-    level: str,
+    augment: Augment,
     augment_on: str,
     *,
     image: ImageSpec,
     size: tuple[int, int],
     seed: int,
-    num_classes: int,
-    mix: bool = True,
+    pairs: Pairs | None = None,
     boxes: FinishBoxes | None = None,
 ) -> Augmentation:
-    """Returns the functions that apply `level` to pictures of a `size` on the device or the host.
+    """Returns the functions that apply `augment` to pictures of a `size` on the device or the host.
 
-    With `mix`, `strong` mixes pictures and labels of pairs. Models with several inputs or with
-    values as target do not mix: two captions have no mean, and a mixed label would not fit to them.
-    `boxes` finishes bounding boxes on the device.
+    Pictures and labels of `pairs` are mixed. `boxes` finishes bounding boxes on the device.
     """
     from trainer.augment import host, pixels
     from trainer.augment.decode import batch_pictures
 
-    if level == "none":
+    if augment == NONE:
         return Augmentation(size, batch_pictures(image, size))
     fill = [255 * mean for mean in image.mean]
-    how: dict[str, Any] = {"level": level, "seed": seed}
-    how["num_classes"] = num_classes if mix and level == "strong" else None
+    how: dict[str, Any] = {"augment": augment, "seed": seed, "pairs": pairs}
     if augment_on == "device":
         shipped = shipped_size(image, size)
         device = functools.partial(pixels.augment_batch, **how, size=size, fill=fill, boxes=boxes)
         return Augmentation(shipped, batch_pictures(image, shipped), device=device)
-    finish = functools.partial(host.mix_batch, **how) if how["num_classes"] else None
-    pictures = host.augmented_pictures(image, size, level, seed, fill)
+    finish = functools.partial(host.mix_batch, **how) if pairs is not None else None
+    pictures = host.augmented_pictures(image, size, augment, seed, fill)
     return Augmentation(size, pictures, finish=finish)

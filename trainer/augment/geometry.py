@@ -10,7 +10,8 @@ from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-from trainer.augment.params import Params, Strengths
+from trainer.augment.params import Params
+from trainer.strengths import Augment
 
 Side: TypeAlias = "tf.Tensor | float"
 
@@ -25,7 +26,7 @@ class Window(NamedTuple):
 
 
 def crop_windows(
-    strengths: Strengths, params: Params, height_px: Side, width_px: Side, size: tuple[int, int]
+    augment: Augment, params: Params, height_px: Side, width_px: Side, size: tuple[int, int]
 ) -> Window:
     """Returns the window that a random-resized crop keeps of each picture.
 
@@ -36,7 +37,7 @@ def crop_windows(
     """
     target = size[1] / size[0]  # aspects are width / height
     height, width = (tf.cast(side, tf.float32) for side in (height_px, width_px))
-    least, greatest = (target * factor for factor in strengths.crop_aspect)
+    least, greatest = (target * factor for factor in augment.ratio)
     own = width / height
     nearest = tf.clip_by_value(own, least, greatest)
     area = params["crop_area"] * tf.minimum(nearest / own, own / nearest)
@@ -99,18 +100,18 @@ def rotated_bounds(
     return Window(top, left, bottom - top, right - left)
 
 
-def affine_maps(
-    window: Window, flip: tf.Tensor, half_tangent: tf.Tensor, size: tuple[int, int]
-) -> tf.Tensor:
-    """Returns crop, resize, flip (bool [batch]) and rotation as a map from output to input pixels.
+def affine_maps(window: Window, params: Params, size: tuple[int, int]) -> tf.Tensor:
+    """Returns crop, resize, `flip` and rotation as a map from output to input pixels.
 
-    The maps are float32 [batch, 8], for `tf.raw_ops.ImageProjectiveTransformV3`. Centres of pixels
+    The maps are float32 [batch, 8], for `tf.raw_ops.ImageProjectiveTransformV2`. Centres of pixels
     have coordinates that end in 0.5, as in `tf.image.resize`.
     """
     height_px, width_px = size
     scale_y = window.height / height_px
-    scale_x = window.width / width_px * tf.where(flip, -1.0, 1.0)
-    sine, cosine = sine_cosine(half_tangent)
+    scale_x = window.width / width_px
+    if "flip" in params:
+        scale_x *= tf.where(params["flip"], -1.0, 1.0)
+    sine, cosine = sine_cosine(params.get("half_tangent", tf.zeros_like(window.y)))
     x_x, x_y = cosine * scale_x, -sine * scale_y
     y_x, y_y = sine * scale_x, cosine * scale_y
     # The first pixel of the output, relative to the centre of the output.
@@ -132,11 +133,10 @@ def transform_pictures(pictures: tf.Tensor, maps: tf.Tensor, size: tuple[int, in
 
     float32 [batch, height, width, channels] → float32 [batch, *size, channels].
     """
-    return tf.raw_ops.ImageProjectiveTransformV3(
+    return tf.raw_ops.ImageProjectiveTransformV2(
         images=pictures,
         transforms=maps,
         output_shape=list(size),
-        fill_value=0.0,
         interpolation="BILINEAR",
         fill_mode="REFLECT",
     )

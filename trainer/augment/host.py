@@ -11,8 +11,9 @@ import tensorflow as tf
 from trainer.augment import geometry, pixels
 from trainer.augment.boxes import View
 from trainer.augment.decode import Encoded, Pictures, Rows, as_stored
-from trainer.augment.params import LEVELS, LIGHT, NO_MIX, OF_PAIR, Params, Strengths, draw_params
+from trainer.augment.params import NO_MIX, Params, draw_params
 from trainer.dataset.spec import Batch, ImageSpec
+from trainer.strengths import Augment
 
 Work = dict[str, tf.Tensor]
 
@@ -21,98 +22,94 @@ _RATIOS = (1, 2, 4, 8)
 
 
 def augmented_pictures(
-    image: ImageSpec, size: tuple[int, int], level: str, seed: int, fill: Sequence[float]
+    image: ImageSpec, size: tuple[int, int], augment: Augment, seed: int, fill: Sequence[float]
 ) -> Pictures:
     """Returns the functions that decode and augment a batch; `mix_batch` mixes its pairs.
 
     `fill` is the grey level per channel of erased rectangles.
     """
-    source = _Source(image, size)
-    if LEVELS[level] is LIGHT:
-        finish_one = functools.partial(_light_picture, size)
-    else:
-        noise = pixels.noise_rows(size[1], image.channels)
-        finish_one = functools.partial(_strong_picture, size, noise, fill)
+    source = _Source(image, size, augment)
+    finish = functools.partial(_finish, size, fill if augment.changes_colors else None)
 
     def decode(stored: tf.Tensor | Rows, position: tf.Tensor, at_once: int) -> tf.Tensor:
         known = as_stored(stored, image)
         return tf.map_fn(
-            lambda one: finish_one(tf.cast(source.decode(known, one), tf.float32), one),
-            source.plan(known, LEVELS[level], draw_params(level, seed, position)),
+            lambda one: finish(tf.cast(source.decode(known, one), tf.float32), one),
+            source.plan(known, draw_params(augment, seed, position)),
             parallel_iterations=at_once,
             fn_output_signature=tf.TensorSpec((*size, image.channels), tf.uint8),
         )
 
     def view(stored: tf.Tensor | Rows, position: tf.Tensor) -> View:
-        params = draw_params(level, seed, position)
-        return source.view(as_stored(stored, image), LEVELS[level], params)
+        return source.view(as_stored(stored, image), draw_params(augment, seed, position))
 
     return Pictures(decode, view)
 
 
-def mix_batch(batch: Batch, level: str, seed: int, num_classes: int) -> Batch:
-    """Applies MixUp and CutMix on the host, as `trainer.augment.pixels.mix_pairs` does."""
-    # A whole batch would take a gigabyte as floats, and pairs that are not mixed cost nothing here.
-    params = draw_params(level, seed, batch["position"])
-    drawn = {name: params[name] for name in OF_PAIR}
-    given = {name: batch[name] for name in ("inputs", "label", "weight")}
+def mix_batch(batch: Batch, augment: Augment, seed: int, pairs: pixels.Pairs) -> Batch:
+    """Applies MixUp and CutMix as `trainer.augment.pixels.mix_batch` does, picture by picture."""
+    return pixels.mix_batch(batch, augment, seed, pairs, _blend_each)
 
-    def mixed(of_pair: tuple[Batch, Params]) -> Batch:
-        pair, params = of_pair
-        return tf.cond(
-            tf.equal(params["mix"][0], NO_MIX),
-            lambda: pair | {"label": pixels.shares_of(pair["label"], num_classes)},
-            lambda: pixels.mix_pairs(pair, params, num_classes),
-        )
 
-    # An element is a pair: all tensors become [pairs, 2, …].
-    pairs = tf.nest.map_structure(lambda v: tf.reshape(v, [-1, 2, *v.shape[1:]]), (given, drawn))
-    signature = tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape[1:], v.dtype), pairs[0])
-    signature["label"] = tf.TensorSpec((2, num_classes), tf.float32)
-    found = tf.map_fn(mixed, pairs, fn_output_signature=signature)
-    found = tf.nest.map_structure(lambda v: tf.reshape(v, [-1, *v.shape[2:]]), found)
-    return batch | found
+def _blend_each(pictures: tf.Tensor, distance: int, mixture: pixels.Mixture) -> tf.Tensor:
+    # A whole batch would take a gigabyte as floats, and pictures that are not mixed cost a copy.
+    numbers = tf.range(pictures.shape[0])
+
+    def blended(work: tuple[tf.Tensor, tf.Tensor, pixels.Mixture]) -> tf.Tensor:
+        number, partner, one = work
+        own = pictures[number]
+
+        def mixed() -> tf.Tensor:
+            of_one = tf.nest.map_structure(lambda value: value[tf.newaxis], one)
+            both = own[tf.newaxis], pictures[partner][tf.newaxis]
+            return pixels.blended(*both, of_one)[0]
+
+        return tf.cond(tf.equal(one.kind, NO_MIX), lambda: own, mixed)
+
+    work = numbers, pixels.partners(numbers, distance), mixture
+    signature = tf.TensorSpec(pictures.shape[1:], pictures.dtype)
+    return tf.map_fn(blended, work, fn_output_signature=signature)
 
 
 class _Source:
     """A decoder for pictures of one size, or for pictures whose size is measured."""
 
-    def __init__(self, image: ImageSpec, size: tuple[int, int]) -> None:
-        self.size, self.image = size, image
+    def __init__(self, image: ImageSpec, size: tuple[int, int], augment: Augment) -> None:
+        self.size, self.image, self.augment = size, image, augment
         # Pictures of varying sizes may shrink by any ratio.
         shared = (None if image.varies else image.size) or ()
         shrink = (own / side for own, side in zip(shared, size, strict=False))
         most = max(1, min(shrink, default=math.inf))
         self.ratios = tuple(ratio for ratio in _RATIOS if ratio <= most)
 
-    def plan(self, stored: Encoded | Rows, strengths: Strengths, params: Params) -> Work:
+    def plan(self, stored: Encoded | Rows, params: Params) -> Work:
         """Returns what to decode and how to change each picture, as tensors [batch, …] by name."""
         # Inside the loop over pictures, these tiny operations would cost as much as decoding.
         height, width = stored.sizes()
-        window = geometry.crop_windows(strengths, params, height, width, self.size)
-        work: Work = {"key": stored.keys, "flip": params["flip"]}
+        window = geometry.crop_windows(self.augment, params, height, width, self.size)
+        work: Work = {"key": stored.keys}
+        work |= {name: one for name, one in params.items() if not name.startswith("crop_")}
         if self.ratios != (1,):
             work["ratio_index"] = self._ratio_index(stored, window)
             ratio = self._ratio(work["ratio_index"])
             window = geometry.scale_down(window, ratio)
             height, width = tf.math.ceil(height / ratio), tf.math.ceil(width / ratio)
         part = window
-        if strengths is not LIGHT:
+        if "half_tangent" in params:
             part = geometry.rotated_bounds(window, params["half_tangent"], height, width)
             inside = window._replace(y=window.y - part.y, x=window.x - part.x)
-            maps = geometry.affine_maps(inside, params["flip"], params["half_tangent"], self.size)
-            work |= {**params, "map": maps}
+            work["map"] = geometry.affine_maps(inside, params, self.size)
         return work | {"part": tf.cast(tf.stack(part, axis=1), tf.int32)}
 
-    def view(self, stored: Encoded | Rows, strengths: Strengths, params: Params) -> View:
+    def view(self, stored: Encoded | Rows, params: Params) -> View:
         """Returns the visible part of every picture after `plan`."""
         height, width = stored.sizes()
-        window = geometry.crop_windows(strengths, params, height, width, self.size)
+        window = geometry.crop_windows(self.augment, params, height, width, self.size)
         if self.ratios != (1,):
             # A picture that is decoded at a smaller size is cropped at whole pixels of that size.
             ratio = self._ratio(self._ratio_index(stored, window))
             window = geometry.Window(*(side * ratio for side in geometry.scale_down(window, ratio)))
-        return View(window, height, width, params["flip"], params.get("half_tangent"))
+        return View(window, height, width, params.get("flip"), params.get("half_tangent"))
 
     def decode(self, stored: Encoded | Rows, work: Work) -> tf.Tensor:
         """Returns the `part` of one picture, [height, width, channels], uint8 or float32."""
@@ -147,20 +144,26 @@ class _Source:
         return tf.gather(tf.constant(self.ratios, tf.float32), index)
 
 
-def _light_picture(size: tuple[int, int], part: tf.Tensor, work: Work) -> tf.Tensor:
-    # The cast to float costs less than resizing integers would.
-    resized = tf.raw_ops.ResizeBilinear(
-        images=part[tf.newaxis], size=list(size), half_pixel_centers=True
-    )[0]
-    # Rounds to the nearest integer. Interpolated values need no clipping, which costs two passes.
-    rounded = tf.cast(resized + 0.5, tf.uint8)
-    # `reverse` has a fast path for rows of RGB pixels in three dimensions.
-    return tf.cond(work["flip"], lambda: tf.reverse(rounded, [1]), lambda: rounded)
-
-
-def _strong_picture(
-    size: tuple[int, int], noise: pixels.Array, fill: Sequence[float], part: tf.Tensor, work: Work
+def _finish(
+    size: tuple[int, int], fill: Sequence[float] | None, part: tf.Tensor, work: Work
 ) -> tf.Tensor:
+    """Resizes, flips and rotates a part of a picture, and changes colours if there is a `fill`."""
     one = {name: value[tf.newaxis] for name, value in work.items()}
-    changed = geometry.transform_pictures(part[tf.newaxis], one["map"], size)
-    return pixels.clip_to_uint8(pixels.adjust_pixels(changed, one, noise, fill, single=True))[0]
+    if "map" in work:
+        picture = geometry.transform_pictures(part[tf.newaxis], one["map"], size)[0]
+    else:
+        # The cast to float costs less than resizing integers would.
+        picture = tf.raw_ops.ResizeBilinear(
+            images=part[tf.newaxis], size=list(size), half_pixel_centers=True
+        )[0]
+        if fill is None:
+            # Rounds to the nearest integer. Interpolated values need no clipping, which costs two
+            # passes.
+            picture = tf.cast(picture + 0.5, tf.uint8)
+        if "flip" in work:
+            plain = picture
+            # `reverse` has a fast path for rows of RGB pixels in three dimensions.
+            picture = tf.cond(work["flip"], lambda: tf.reverse(plain, [1]), lambda: plain)
+    if fill is not None:
+        picture = pixels.adjust_pixels(picture[tf.newaxis], one, fill, single=True)[0]
+    return picture if picture.dtype == tf.uint8 else pixels.clip_to_uint8(picture)

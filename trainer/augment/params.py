@@ -12,11 +12,14 @@ differently, so the last bit of a value would depend on its index in the batch.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
+
+from trainer.strengths import NONE, Augment
 
 Params = Mapping[str, tf.Tensor]
 
@@ -34,94 +37,75 @@ _OF_PICTURE = (
     "crop_area crop_aspect crop_y crop_x flip half_tangent brightness contrast saturation "
     "noise_std erase erase_area erase_aspect erase_y erase_x noise_key"
 ).split()
-OF_PAIR = ("mix", "mix_share", "mix_y", "mix_x")
+_OF_PAIR = ("mix", "mix_share", "mix_y", "mix_x")
 _PICTURE_PURPOSE, _PAIR_PURPOSE, USER_PURPOSE = 1, 2, 3
 
 NO_MIX, MIXUP, CUTMIX = 0.0, 1.0, 2.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Strengths:
-    """The strength of each change at a level of augmentation.
-
-    Attributes:
-        crop_area: Least and greatest area of the crop, as a share of the largest crop with an
-            allowed aspect.
-        crop_aspect: Least and greatest aspect of the crop (width / height), as a multiple of the
-            aspect of the resized picture.
-        flip: Probability of a horizontal flip.
-        rotation_rad: Greatest angle of the rotation, in both directions.
-        brightness, contrast, saturation: Factors are between 1 - this value and 1 + this value.
-        noise_std: Greatest standard deviation of the noise, in grey levels of 0..255.
-        erase: Probability that a rectangle is erased.
-        erase_area: Least and greatest area of the rectangle, as a share of the picture.
-        erase_aspect: Least height / width of the rectangle; the greatest is the inverse.
-        mixup, cutmix: Probabilities of mixing a pair by MixUp or CutMix; their sum is at most 1.
-    """
-
-    crop_area: tuple[float, float]
-    crop_aspect: tuple[float, float] = (3 / 4, 4 / 3)
-    flip: float = 0.5
-    rotation_rad: float = 0.0
-    brightness: float = 0.0
-    contrast: float = 0.0
-    saturation: float = 0.0
-    noise_std: float = 0.0
-    erase: float = 0.0
-    erase_area: tuple[float, float] = (0.02, 1 / 3)
-    erase_aspect: float = 0.3
-    mixup: float = 0.0
-    cutmix: float = 0.0
+# Number of equal steps of probability between the quantiles of a table.
+_STEPS = 4096
+_GRID = 2**16
 
 
-LIGHT = Strengths(crop_area=(0.5, 1.0))
-STRONG = Strengths(
-    crop_area=(0.08, 1.0),
-    rotation_rad=math.radians(15),
-    brightness=0.3,
-    contrast=0.3,
-    saturation=0.3,
-    noise_std=10.0,
-    erase=0.25,
-    mixup=0.25,
-    cutmix=0.25,
-)
-# `none` has no entry, because it draws no parameters.
-LEVELS = {"light": LIGHT, "strong": STRONG}
-
-
-def draw_params(level: str, seed: int, position: tf.Tensor) -> Params:
+def draw_params(augment: Augment, seed: int, position: tf.Tensor) -> Params:
     """Returns the parameters of each picture by name, each [batch], from int64 [batch] positions.
 
     `trainer.augment.geometry` computes what depends on the size of a picture, from:
 
     - `crop_area`: float32, share of the largest allowed crop; `crop_aspect`, `crop_y`, `crop_x`:
-      float32 in [0, 1), the place within the allowed range; `flip`: bool.
+      float32 in [0, 1), the place within the allowed range.
 
-    `strong` adds:
+    The other parameters exist only if their strength is above 0:
 
-    - `half_tangent` (of half the angle of rotation), `brightness`, `contrast`, `saturation`
-      (factors), `noise_std` (grey levels), `erase_area` (share), `erase_aspect` (height / width),
-      `erase_y`, `erase_x` (in [0, 1)): float32; `erase`: bool; `noise_key`: uint32;
-    - for the pair (2k, 2k + 1) of the picture, with the same values for both pictures: `mix`:
-      float32, `NO_MIX`, `MIXUP` or `CUTMIX`; `mix_share`: float32, the share of the picture itself;
-      `mix_y`, `mix_x`: float32 in [0, 1), the place of CutMix's rectangle.
+    - `flip`: bool; `half_tangent` (of half the angle of rotation): float32;
+    - `brightness`, `contrast`, `saturation`: float32 factors;
+    - `noise_std` (grey levels): float32; `noise_key`: uint32;
+    - `erase`: bool; `erase_area` (share), `erase_aspect` (height / width), `erase_y`, `erase_x` (in
+      [0, 1)): float32.
     """
-    strengths = LEVELS[level]
     numbers = random_bits(seed, position, len(_OF_PICTURE), _PICTURE_PURPOSE)
-    bits = dict(zip(_OF_PICTURE, tf.unstack(numbers, axis=1), strict=True))
+    # Slices, as TensorFlow cannot unstack uint32 on a GPU.
+    bits = {name: numbers[:, i] for i, name in enumerate(_OF_PICTURE)}
     unit = {name: unit_floats(column) for name, column in bits.items()}
-    crop = {name: unit[name] for name in ("crop_aspect", "crop_y", "crop_x")} | {
-        "crop_area": _between(unit["crop_area"], *strengths.crop_area),
-        "flip": unit["flip"] < strengths.flip,
+    found = {name: unit[name] for name in ("crop_aspect", "crop_y", "crop_x")}
+    if augment.crop == NONE.crop:
+        found |= dict.fromkeys(("crop_y", "crop_x"), tf.ones_like(unit["crop_y"]) / 2)
+    found["crop_area"] = _between(unit["crop_area"], *augment.crop)
+    if augment.flip:
+        found["flip"] = unit["flip"] < augment.flip
+    if augment.rotate:
+        # A uniform tangent is nearly a uniform angle; at 90 degrees the largest angles are twice as
+        # likely as the smallest.
+        steepest = math.tan(math.radians(augment.rotate) / 2)
+        found["half_tangent"] = _between(unit["half_tangent"], -steepest, steepest)
+    for name in ("brightness", "contrast", "saturation"):
+        if most := getattr(augment, name):
+            found[name] = _between(unit[name], 1 - most, 1 + most)
+    if augment.noise:
+        found |= {"noise_std": unit["noise_std"] * augment.noise, "noise_key": bits["noise_key"]}
+    return {**found, **(_erase_params(augment, unit) if augment.erase else {})}
+
+
+def draw_pairs(augment: Augment, seed: int, position: tf.Tensor, distance: int) -> Params:
+    """Returns how each picture is mixed, by name, each float32 [batch].
+
+    The pictures at positions o and o + `distance` of each block of 2 `distance` positions are a
+    pair, and have the same parameters: `mix`, which is `NO_MIX`, `MIXUP` or `CUTMIX`; `mix_share`,
+    the share of the picture itself; `mix_y`, `mix_x` in [0, 1), the place of CutMix's rectangle.
+    """
+    pair = position // (2 * distance) * distance + position % distance
+    numbers = unit_floats(random_bits(seed, pair, len(_OF_PAIR), _PAIR_PURPOSE))
+    unit = dict(zip(_OF_PAIR, tf.unstack(numbers, axis=1), strict=True))
+    part = augment.mix / 2 if augment.mixup and augment.cutmix else augment.mix
+    is_mixup = unit["mix"] < (part if augment.mixup else 0.0)
+    is_mixed = unit["mix"] < augment.mix
+    shares = [beta(unit["mix_share"], alpha) for alpha in (augment.mixup, augment.cutmix) if alpha]
+    return {
+        **unit,
+        "mix": tf.where(is_mixup, MIXUP, tf.where(is_mixed, CUTMIX, NO_MIX)),
+        "mix_share": tf.where(is_mixup, shares[0], shares[-1]),
     }
-    if strengths is LIGHT:
-        return crop
-    pair = tf.bitwise.right_shift(position, tf.constant(1, position.dtype))
-    numbers = unit_floats(random_bits(seed, pair, len(OF_PAIR), _PAIR_PURPOSE))
-    of_pair = dict(zip(OF_PAIR, tf.unstack(numbers, axis=1), strict=True))
-    pixels = _pixel_params(strengths, unit) | {"noise_key": bits["noise_key"]}
-    return pixels | crop | _pair_params(strengths, of_pair)
 
 
 def random_bits(seed: int, number: tf.Tensor, count: int, purpose: int = 0) -> tf.Tensor:
@@ -155,35 +139,41 @@ def unit_floats(bits: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.bitwise.right_shift(bits, tf.constant(8, tf.uint32)), tf.float32) * 2.0**-24
 
 
-def _pixel_params(strengths: Strengths, unit: Params) -> dict[str, tf.Tensor]:
-    factors = {name: getattr(strengths, name) for name in ("brightness", "contrast", "saturation")}
+def beta(unit: tf.Tensor, alpha: float) -> tf.Tensor:
+    """Maps uniform float32 in [0, 1) to numbers from Beta(`alpha`, `alpha`), between quantiles."""
+    quantiles = tf.constant(beta_quantiles(alpha), tf.float32)
+    place = unit * _STEPS
+    step = tf.floor(place)
+    index = tf.cast(step, tf.int64)
+    below, above = tf.gather(quantiles, index), tf.gather(quantiles, index + 1)
+    return below + (place - step) * (above - below)
+
+
+def beta_quantiles(alpha: float) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Returns the quantiles of Beta(`alpha`, `alpha`) at multiples of 1 / 4096, both ends too."""
+    # The distribution is symmetric, so half of it is integrated, over u = x**power: where the
+    # density is infinite at x = 0, it is finite in u.
+    power = min(alpha, 1.0)
+    u = np.linspace(0.0, 0.5**power, _GRID + 1)
+    x = u ** (1 / power)
+    density = x ** (alpha - power) * (1 - x) ** (alpha - 1)
+    area = np.cumsum(np.concatenate([[0.0], density[1:] + density[:-1]]))
+    half = np.interp(np.arange(_STEPS // 2 + 1) / _STEPS, area / (2 * area[-1]), u) ** (1 / power)
+    # Powers may differ in the last bit from machine to machine; rounded numbers do not.
+    half = np.round(half * 2**20) / 2**20
+    return np.concatenate([half, 1 - half[-2::-1]])
+
+
+def _erase_params(augment: Augment, unit: Params) -> Params:
     # The lower half of [0, 1) gives flat rectangles, the upper half tall rectangles.
     tall = unit["erase_aspect"] * 2 - 1
-    aspect = 1 - tf.abs(tall) * (1 - strengths.erase_aspect)
-    # A uniform tangent is nearly a uniform angle, because the angles are small.
-    steepest = math.tan(strengths.rotation_rad / 2)
+    aspect = 1 - tf.abs(tall) * (1 - augment.erase_ratio)
     return {
-        **unit,
-        "half_tangent": _between(unit["half_tangent"], -steepest, steepest),
-        **{name: _between(unit[name], 1 - most, 1 + most) for name, most in factors.items()},
-        "noise_std": unit["noise_std"] * strengths.noise_std,
-        "erase": unit["erase"] < strengths.erase,
-        "erase_area": _between(unit["erase_area"], *strengths.erase_area),
+        "erase": unit["erase"] < augment.erase,
+        "erase_area": _between(unit["erase_area"], *augment.erase_area),
         "erase_aspect": tf.where(tall < 0, aspect, 1 / aspect),
-    }
-
-
-def _pair_params(strengths: Strengths, unit: Params) -> dict[str, tf.Tensor]:
-    is_mixup = unit["mix"] < strengths.mixup
-    is_mixed = unit["mix"] < strengths.mixup + strengths.cutmix
-    # CutMix draws its share from Beta(1, 1), which is uniform. MixUp draws nearly from Beta(1/2,
-    # 1/2): the polynomial is within 0.01 of the inverse distribution function sin²(πu/2).
-    share = unit["mix_share"]
-    mixup_share = share * share * (3 - 2 * share)
-    return {
-        **unit,
-        "mix": tf.where(is_mixup, MIXUP, tf.where(is_mixed, CUTMIX, NO_MIX)),
-        "mix_share": tf.where(is_mixup, mixup_share, share),
+        "erase_y": unit["erase_y"],
+        "erase_x": unit["erase_x"],
     }
 
 

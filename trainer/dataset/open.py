@@ -30,6 +30,7 @@ from trainer.dataset.spec import (
     input_name,
 )
 from trainer.dataset.subset import some_names
+from trainer.strengths import NONE
 
 CACHE_FOLDER = "cache"
 
@@ -193,10 +194,10 @@ def check_sides(inputs: ModelInputs, augment: object) -> None:
     # Without augmentation, pictures are still cut if the model's pictures have another aspect.
     own = None if inputs.image.varies else inputs.image.size
     cuts = inputs.eval_crop < 1 or own is None or own[0] * inputs.size[1] != own[1] * inputs.size[0]
-    if not sides or (augment == "none" and not cuts):
+    if not sides or (augment == NONE and not cuts):
         return
     why: Text = Arg("augment") + " moves"
-    if augment == "none":
+    if augment == NONE:
         why = Arg("image_size") + " or " + Arg("eval_crop") + " cuts"
     raise UserError(
         argument="inputs",

@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from imageshards.errors import Arg, UserError, names_arguments
+from imageshards.text import counted
 from trainer.augment.augmentation import (
     Augmentation,
     AugmentFunction,
     MapFunction,
-    check_pairs,
+    check_strengths,
     make_augmentation,
 )
 from trainer.config import ReadConfig, uneven_batch
@@ -44,11 +45,13 @@ from trainer.dataset.spec import (
 from trainer.dataset.subset import mean_and_std, refuse_missing_inputs, select
 from trainer.dataset.target import target_name, with_sample_weight, with_target
 from trainer.imports import CHANNELS_LAST, CHANNELS_REMEDY
+from trainer.strengths import NO_MIXING, NONE, Augment
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
     from trainer.reader.broken_records import BrokenRecords
+    from trainer.reader.plan import Order
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -65,7 +68,7 @@ class TrainingData:
         model_inputs: The inputs of the model.
         batch_size: Records in a global batch.
         seed: Seed of the order and of the augmentation.
-        augment: `none`, `light`, `strong`, or a function.
+        augment: The strengths of the augmentation, or a function.
         augment_on: `host` or `device`; `auto` until the devices are known.
         skip_broken: How many damaged records the reader may leave out.
         functions: The functions that `map` received, in order.
@@ -76,7 +79,7 @@ class TrainingData:
     model_inputs: ModelInputs
     batch_size: int
     seed: int
-    augment: str | AugmentFunction
+    augment: Augment | AugmentFunction
     augment_on: str
     skip_broken: int = 0
     functions: tuple[MapFunction, ...] = ()
@@ -89,12 +92,12 @@ class TrainingData:
 
     @property
     def _facts(self) -> dict[str, str]:
-        augment = self.augment
-        if not isinstance(augment, str):
-            augment = getattr(augment, "__name__", type(augment).__name__)
+        augment, name = self.augment, str(self.augment)
+        if not isinstance(augment, Augment):
+            name = getattr(augment, "__name__", type(augment).__name__)
         return {
             **facts_of(self),
-            "augment": augment,
+            "augment": name,
             "steps per epoch": f"{self.steps_per_epoch:,}",
         }
 
@@ -132,9 +135,10 @@ class TrainingData:
 
     @property
     def mixes(self) -> bool:
-        """Returns whether `strong` mixes pairs: there is no mean of two texts, values or boxes."""
+        """Returns whether pairs are mixed: there is no mean of two texts, values or boxes."""
         alone = len(self.model_inputs.names) == 1 and not self.subset.dataset.outputs
-        return alone and self.subset.dataset.has_classes
+        asked = isinstance(self.augment, Augment) and self.augment.mixes
+        return asked and alone and self.subset.dataset.has_classes
 
     @property
     def box_classes(self) -> tuple[str, ...]:
@@ -162,7 +166,7 @@ class TrainingData:
                 another structure, or draws random numbers.
         """
         _check_function(function)
-        if self.augment_on == "device" and self.augment != "none":
+        if self.augment_on == "device":
             raise UserError(
                 argument="map",
                 received="a function beside " + Arg("augment_on", "device"),
@@ -215,9 +219,12 @@ class TrainingData:
         from trainer.reader.plan import ORDER_VERSION
 
         subset, inputs, augment = self.subset, self.model_inputs, self.augment
-        if not isinstance(augment, str):
-            augment = identity_of("augment", augment)
-        crops = augment in ("light", "strong") and self.augment_on == "host"
+        numbers: dict[str, Any] | str | None = None
+        if not isinstance(augment, Augment):
+            numbers = identity_of("augment", augment)
+        elif augment != NONE:
+            numbers = augment.as_json()
+        crops = isinstance(numbers, dict) and self.augment_on == "host"
         found: dict[str, Any] = {
             "data": subset.dataset.fingerprint,
             "target": target_name(subset.dataset),
@@ -232,8 +239,8 @@ class TrainingData:
             "batch_size": self.batch_size,
             "seed": self.seed,
             "order_version": ORDER_VERSION,
-            "augment": augment,
-            "augment_on": self.augment_on if augment != "none" else None,
+            "augment": numbers,
+            "augment_on": self.augment_on if numbers is not None else None,
             # The cache changes pixels: without it JPEGs are decoded at a smaller scale.
             "cache": "pixels" if crops and self.read_options.cache == "pixels" else None,
         }
@@ -253,10 +260,17 @@ class TrainingData:
         return (*self.model_inputs.size, self.model_inputs.image.channels)
 
     @functools.cached_property
+    def order(self) -> Order:
+        """Returns the order of the records, which is the same for all numbers of replicas."""
+        from trainer.reader.order import training_order
+
+        return training_order(self.subset, self.batch_size, self.seed)
+
+    @functools.cached_property
     def augmentation(self) -> Augmentation:
         """Returns the functions of the augmentation, each for the host or for the device."""
         image, size = self.model_inputs.image, self.model_inputs.size
-        if not isinstance(self.augment, str):
+        if not isinstance(self.augment, Augment):
             from trainer.augment.user_function import function_augmentation
             from trainer.dataset.parse import label_spec
 
@@ -270,7 +284,11 @@ class TrainingData:
                 ),
                 batch_size=self.batch_size,
             )
-        boxes = None
+        boxes = pairs = None
+        if self.mixes:
+            from trainer.augment.pixels import Pairs
+
+            pairs = Pairs(self.num_outputs, self.order.pair_distance)
         if self.augment_on == "device" and self.model_inputs.boxes is not None:
             from trainer.augment.boxes import box_finisher
 
@@ -281,9 +299,25 @@ class TrainingData:
             image=image,
             size=size,
             seed=self.seed,
-            num_classes=self.num_outputs,
-            mix=self.mixes,
+            pairs=pairs,
             boxes=boxes,
+        )
+
+    def check_pairs(self, shares: int, noun: str = "replica") -> None:
+        """Refuses a number of shares of a batch (one for each `noun`) that cannot mix pairs."""
+        from trainer.reader.plan import has_pairs
+
+        # The functions of `map` take whole batches, which are divided later.
+        shares, size = 1 if self.functions else shares, self.batch_size
+        if not self.mixes or has_pairs(size, shares):
+            return
+        count = max(1, round(size / (2 * shares)))
+        sizes = (2 * shares * n for n in (count, count + 1))
+        works = next((f"for example {n}, or " for n in sizes if has_pairs(n, shares)), "")
+        raise UserError(
+            argument="batch_size",
+            received=f"{size} with {counted(shares, noun)}, whose share cannot be mixed in pairs",
+            expected=works + NO_MIXING,
         )
 
     @names_arguments(data="path")
@@ -323,8 +357,8 @@ class TrainingData:
             )
         if self.batch_size % process_count:
             raise uneven_batch(self.batch_size, process_count, "process")
-        if isinstance(self.augment, str) and not self.functions:
-            check_pairs(self.augment, self.batch_size, process_count, self.mixes, "process")
+        self.check_pairs(process_count, "process")
+        if isinstance(self.augment, Augment) and not self.functions:
             self._check_lengths(process_count)
             slices = ReplicaSlices(1, process_count, process_index)
             batches = self.batches(start_step, slices)
@@ -361,11 +395,11 @@ class TrainingData:
         plain = dataclasses.replace(
             self, read_options=dataclasses.replace(self.read_options, cache="none")
         )
-        if not isinstance(self.augment, str) or self.functions:
+        if not isinstance(self.augment, Augment) or self.functions:
             return plain.dataset().element_spec
-        # Tracing a level takes seconds, and changes no spec except for the label that is mixed.
-        spec = dataclasses.replace(plain, augment="none").dataset().element_spec
-        if self.augment == "strong" and self.mixes:
+        # Tracing an augmentation takes seconds, and changes only the spec of a label that is mixed.
+        spec = dataclasses.replace(plain, augment=NONE).dataset().element_spec
+        if self.mixes:
             label = tf.TensorSpec([self.batch_size, len(self.classes)], tf.float32)
             return spec[0], label, *spec[2:]
         return spec
@@ -523,7 +557,7 @@ def open_data(
     # With `skip_broken` the reader counts the records of a missing shard as damaged records.
     if not config.skip_broken:
         check_shards(dataset, [training] + ([validation] if validation else []))
-    options = read_options(config, output)
+    options, augment = read_options(config, output), Augment.of(config.augment)
     # `sample_weight` weighs the training alone: the validation counts every record once.
     train = TrainingData(
         select(config, with_sample_weight(dataset, config.sample_weight), training, training=True),
@@ -531,12 +565,13 @@ def open_data(
         inputs,
         config.batch_size,
         config.seed,
-        config.augment,
+        augment,
         config.augment_on,
         config.skip_broken,
     )
     refuse_missing_inputs(train.subset, inputs.features)
-    if config.augment == "strong" and inputs.boxes is not None:
+    check_strengths(augment, train.mixes, inputs.image.channels)
+    if augment.mixes and inputs.boxes is not None:
         warnings.warn(
             "the augmentation strong leaves out MixUp and CutMix here: no layer can mix the "
             "bounding boxes of two pictures",

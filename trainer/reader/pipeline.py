@@ -35,7 +35,7 @@ from trainer.dataset.pieces import PIECE_BYTES
 from trainer.dataset.spec import IMAGE_INPUT, WHOLE, Batch, ModelInputs, ReadOptions, ReplicaSlices
 from trainer.dataset.subset import model_labels
 from trainer.reader.broken_records import BrokenRecords
-from trainer.reader.order import evaluation_order, training_order, without_copies
+from trainer.reader.order import evaluation_order, without_copies
 from trainer.reader.pieces import PieceReader
 from trainer.reader.pixel_cache import decode_once
 from trainer.reader.plan import STREAMS, Order
@@ -79,10 +79,9 @@ def training_batches(
     changes = [_weigh_classes(weights, first)] if weights is not None else []
     changes += [augmentation.finish] if augmentation.finish is not None else []
     changes += mapped(data.functions, data.batch_size, data.weighs)
-    order = training_order(subset, data.batch_size, data.seed)
     return _batches(
-        order, data, _shipped(data), augmentation.pictures, slices, broken, changes, start_step,
-        augmentation.device is None,
+        data.order, data, _shipped(data), augmentation.pictures, slices, broken, changes,
+        start_step, augmentation.device is None,
     )  # fmt: skip
 
 

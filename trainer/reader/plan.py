@@ -82,6 +82,11 @@ class Deal:
         turn = self.turn(stream)
         return taken // turn * self.period + self.first(stream) + taken % turn
 
+    @property
+    def longest_turn(self) -> int:
+        """Returns the greatest number of positions in a turn."""
+        return -(-self.period // self.streams)
+
     def turns_within(self, begin: int, end: int, batch_size: int) -> dict[int, Array]:
         """Returns the streams that own places `begin` to before `end` of a batch, in order.
 
@@ -160,6 +165,20 @@ class Order:
         while deal.taken(stream, (epoch + 1) * total) <= taken:
             epoch += 1
         return epoch
+
+    def pair_distance(self, share: int) -> int:
+        """Returns how far apart the records of a mixed pair are in a `share` of a batch.
+
+        Positions o and o + d of each block of 2d positions are a pair. No pair is of one turn, nor
+        of the streams that read one piece at the same time, as far as the share is that long. The
+        smallest such d is often the same for different shares, which then mix the same pairs.
+        `has_pairs` says whether a share has pairs.
+        """
+        counts = np.diff(self._epoch(0).ends, prepend=0)
+        longest = int(counts.max()) * self.deal.period / self.num_records
+        halves = range(self.deal.longest_turn, share // 2 + 1)
+        fits = [d for d in halves if share % (2 * d) == 0]
+        return next((d for d in fits if d >= longest), fits[-1])
 
     def num_rows(self, stream: int, epoch: int, taken: int = 0) -> int:
         """Returns how many rows of an epoch a stream has left after `taken` records in total."""
@@ -289,6 +308,13 @@ class StreamRows(Sequence[Row]):
         places = row.positions % order.deal.period - order.deal.first(self._stream)
         mine = np.isin(places, self._places)
         return Row(row.piece, row.records[mine], row.positions[mine])
+
+
+def has_pairs(batch_size: int, shares: int) -> bool:
+    """Returns whether equal shares of a batch consist of pairs that are a turn apart."""
+    share, rest = divmod(batch_size, shares)
+    turn = Deal.of_batch(batch_size).longest_turn
+    return not rest and share % 2 == 0 and share >= 2 * turn
 
 
 def hashed(values: Array, *seeds: int) -> Array:

@@ -14,7 +14,6 @@ from trainer.models.step import ReadError, reading
 from trainer.models.strategy import to_device
 from trainer.reader.batches import TrainingData
 from trainer.reader.broken_records import BrokenRecords
-from trainer.reader.order import training_order
 from trainer.reader.unreadable import explain
 
 
@@ -51,8 +50,7 @@ class TrainingStream:
     def explain(self, error: tf.errors.OpError, step: int) -> UserError:
         """Returns the error for a person after reading the batch of `step` has failed."""
         data, begin = self._data, step * self._data.batch_size
-        order = training_order(data.subset, data.batch_size, data.seed)
-        suspects = order.records_at(begin, begin + data.batch_size)
+        suspects = data.order.records_at(begin, begin + data.batch_size)
         return explain(error, data.subset, suspects, data.model_inputs)
 
 

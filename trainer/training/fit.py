@@ -14,7 +14,6 @@ from keras.callbacks import Callback
 from imageshards.errors import Arg, Phrase, UserError, names_arguments
 from imageshards.storage import place
 from imageshards.text import counted
-from trainer.augment.augmentation import check_pairs
 from trainer.config import ReadConfig, RunConfig, uneven_batch
 from trainer.dataset.spec import describe, described_target
 from trainer.evaluation.evaluator import Evaluator
@@ -199,8 +198,7 @@ def _check(
                     received=f"the {noun} {', '.join(theirs)}, but train has {', '.join(ours)}",
                     expected=f"exactly the {noun} of train",
                 )
-    if isinstance(train.augment, str):
-        check_pairs(train.augment, train.batch_size, replicas, train.mixes)
+    train.check_pairs(replicas)
     check_replicas(model, replicas)
 
 

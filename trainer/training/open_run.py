@@ -15,6 +15,7 @@ from trainer.config import RunConfig
 from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.reader.broken_records import BrokenRecords
 from trainer.reader.stream import TrainingStream
+from trainer.strengths import LIGHT, NAMED, Augment
 from trainer.training.checkpoint import RunState
 from trainer.training.output_folder import OTHER_OUTPUT, check_no_model
 from trainer.training.saved_run import SavedRun
@@ -160,10 +161,12 @@ def settings_of(config: RunConfig, train: TrainingData) -> dict[str, Any]:
 
 def check_same(output: str, started: Mapping[str, object], settings: Mapping[str, object]) -> None:
     """Refuses to resume a run with changed settings, and names the first changed setting."""
+    started = {**started, "augment": _as_numbers(started.get("augment"))}
     for name in sorted({*started, *settings}, key=_rank):
         if started.get(name) == settings.get(name):
             continue
-        old, new = _shown(started.get(name)), _shown(settings.get(name))
+        name, *both = _changed(name, started.get(name), settings.get(name))
+        old, new = map(_shown, both)
         # No flag has these names, so the errors describe the run in the folder.
         runs = {
             "data": "holds a run on other data: the manifest has changed since",
@@ -172,6 +175,8 @@ def check_same(output: str, started: Mapping[str, object], settings: Mapping[str
             "target_unit": "holds a run of an older imageshards, which trained values without "
             "their mean and deviation",
         }
+        if name == "augment" and old == new:
+            runs[name] = "holds a run of an older imageshards, which mixed other pairs"
         if name in runs:
             own = "" if name == "data" else "resume the run with its own version, "
             raise UserError(
@@ -191,7 +196,24 @@ def _rank(name: str) -> tuple[bool, bool, str]:
     return name != "data", name != "target", name
 
 
+def _as_numbers(augment: Any) -> Any:
+    """Returns an augmentation as `TrainingData.identity` has it; older versions had names."""
+    older = {"none": None, "light": LIGHT.as_json()}
+    return older.get(augment, augment) if isinstance(augment, str) else augment
+
+
+def _changed(name: str, old: Any, new: Any) -> tuple[str, Any, Any]:
+    """Returns the name and both values of a setting, for augmentations of their first number."""
+    numbers = isinstance(old, dict) and isinstance(new, dict)
+    if not numbers or {_shown(old), _shown(new)} <= NAMED.keys():
+        return name, old, new
+    name = next(name for name in new if old.get(name) != new[name])
+    return name, old.get(name), new[name]
+
+
 def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return str(Augment(**value))
     if isinstance(value, list):
         return ",".join(map(str, value)) or "none"
     return "none" if value is None else str(value)

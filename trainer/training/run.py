@@ -13,7 +13,7 @@ from keras.callbacks import Callback, CallbackList
 from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.text import for_output
-from trainer.augment.augmentation import check_pairs, resolve_augment_on
+from trainer.augment.augmentation import resolve_augment_on
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.config import OptimizerConfig, RunConfig
 from trainer.dataset.spec import ModelCard
@@ -98,8 +98,7 @@ def check_devices(
 ) -> TrainingData:
     """Refuses settings that these devices cannot train with; chooses the side that augments."""
     check_keras()
-    replicas = devices.num_replicas_in_sync
-    check_pairs(config.read.augment, training.batch_size, replicas, training.mixes)
+    training.check_pairs(devices.num_replicas_in_sync)
     augment_on = resolve_augment_on(training.augment_on, strategy.gpu_count())
     return dataclasses.replace(training, augment_on=augment_on)
 

@@ -24,6 +24,7 @@ from trainer.models.user_model import is_user_model
 from trainer.output_errors import output_errors
 from trainer.reader.broken_records import BrokenRecord
 from trainer.reader.order import bytes_share
+from trainer.strengths import NONE
 from trainer.training.open_run import Run
 
 # A run that waits longer for data than this share of the time is limited by the reader.
@@ -44,9 +45,9 @@ def plan_lines(config: RunConfig, run: Run, model: keras.Model) -> list[str]:
     """Returns lines about the dataset, the model, the devices and the length of the training."""
     training, validation, epochs = run.train.subset, run.validation, run.epochs
     height_px, width_px = run.train.model_inputs.size
-    batch_size, augment = run.train.batch_size, config.read.augment
+    batch_size, augment = run.train.batch_size, run.train.augment
     replicas = run.devices.num_replicas_in_sync
-    where = f" on the {run.train.augment_on}" if augment != "none" else ""
+    where = f" on the {run.train.augment_on}" if augment != NONE else ""
     left_over = ", and left-over records begin the next epoch"
     left_over *= training.num_records % batch_size > 0
     lines = [

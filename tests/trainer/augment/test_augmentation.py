@@ -1,24 +1,10 @@
-import pytest
-
 from tests.support.augment_pictures import image_spec
-from tests.support.errors import refused
 from trainer.augment import augmentation
 
 
 def test_auto_is_the_device_if_there_are_gpus():
     for asked, gpus, found in (("auto", 0, "host"), ("auto", 8, "device"), ("host", 8, "host")):
         assert augmentation.resolve_augment_on(asked, gpus) == found
-
-
-@pytest.mark.parametrize(
-    ("batch_size", "replicas", "nearest"), [(33, 1, 32), (1, 1, 2), (6, 2, 8), (24, 8, 32)]
-)
-def test_mixing_needs_whole_pairs_in_each_replica(batch_size, replicas, nearest):
-    with refused("batch_size", str(batch_size), f" {nearest},"):
-        augmentation.check_pairs("strong", batch_size, replicas)
-    augmentation.check_pairs("strong", nearest, replicas)
-    augmentation.check_pairs("light", batch_size, replicas)
-    augmentation.check_pairs("strong", batch_size, replicas, mix=False)
 
 
 def test_the_device_gets_stored_sizes_unless_they_are_far_too_large():

@@ -18,6 +18,7 @@ from tests.support.pictures import saved
 from trainer.augment.boxes import View, cut_boxes, move_boxes
 from trainer.augment.geometry import Window, affine_maps
 from trainer.augment.params import draw_params
+from trainer.strengths import STRONG
 
 NAN = math.nan
 BOTH, XMIN = ["image", "bounding_boxes"], ["image", "image/object/bbox/xmin"]
@@ -58,7 +59,8 @@ def test_points_move_as_the_affine_map_moves_their_pixels(x, y, flip, turn, top,
     point = tf.constant([[[x, y, x, y]]], tf.float32)
     found = move_boxes({"boxes": point}, view)["boxes"][0, 0].numpy()
     # The map leads from centres of the output's pixels to those of the stored picture's.
-    maps = affine_maps(window, tf.constant([flip]), _floats(half_tangent), size)
+    drawn = {"flip": tf.constant([flip]), "half_tangent": _floats(half_tangent)}
+    maps = affine_maps(window, drawn, size)
     x_x, x_y, x_0, y_x, y_y, y_0, *_ = maps[0].numpy()
     column, row = found[0] * size[1] - 0.5, found[1] * size[0] - 0.5
     back = x_x * column + x_y * row + x_0 + 0.5, y_x * column + y_y * row + y_0 + 0.5
@@ -125,6 +127,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "light, device": {"augment": "light", "augment_on": "device", "image_size": (72, 96)},
     "strong, smaller": {"augment": "strong", "image_size": 72},
     "strong, device": {"augment": "strong", "augment_on": "device"},
+    "numbers": {"augment": ims.Augment(flip=1, noise=5, contrast=0.2), "image_size": (72, 96)},
 }
 
 
@@ -162,7 +165,7 @@ def test_the_box_of_a_coloured_rectangle_is_around_its_pixels(name, varies, tmp_
         erased = np.zeros(8, bool)
         if is_strong:
             positions = tf.range(8 * step, 8 * step + 8, dtype=tf.int64)
-            erased = draw_params("strong", 3, positions)["erase"].numpy()
+            erased = draw_params(STRONG, 3, positions)["erase"].numpy()
         boxes, labels = inputs["bounding_boxes"]["boxes"], inputs["bounding_boxes"]["labels"]
         assert boxes.shape[:2] == labels.shape
         np.testing.assert_array_equal(labels < 0, (boxes == -1).all(-1))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.augment import geometry
-from trainer.augment.params import STRONG
+from trainer.strengths import STRONG
 
 sides = st.integers(1, 3000)
 units = st.integers(0, 2**24 - 1).map(lambda number: number / 2**24)
@@ -42,8 +42,9 @@ def test_a_window_has_the_area_drawn_and_an_allowed_aspect(height, width, size, 
 
 def _corners(window, flip, angle_rad):
     """Input (y, x) of the output's corners, in coordinates that begin at corners of pixels."""
-    half_tangent = tf.constant([math.tan(angle_rad / 2)])
-    maps = geometry.affine_maps(window, tf.constant([flip]), half_tangent, (4, 6))
+    params = {"half_tangent": tf.constant([math.tan(angle_rad / 2)])}
+    params |= {"flip": tf.constant([True])} if flip else {}
+    maps = geometry.affine_maps(window, params, (4, 6))
     x_to_xy, y_to_xy = maps.numpy()[0, :6].astype(float).reshape(2, 3)
     corners = np.array([(0, 0), (6, 0), (0, 4), (6, 4)]) - 0.5
     places = np.column_stack([corners, np.ones(4)])

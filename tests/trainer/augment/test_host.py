@@ -11,7 +11,8 @@ from tests.support.pictures import saved
 from trainer.augment import host, pixels
 from trainer.augment.decode import Rows
 from trainer.augment.geometry import crop_windows
-from trainer.augment.params import LIGHT, draw_params
+from trainer.augment.params import draw_params
+from trainer.strengths import LIGHT, Augment
 
 COUNT = 16
 FULL = (64, 80)
@@ -23,7 +24,7 @@ def _encoded(size=FULL, channels=3):
 
 def _pictures(encoded, size, level, *, own=FULL, channels=3, formats=("JPEG",)):
     spec = image_spec(own, varies=own is None, channels=channels, formats=formats)
-    pictures = host.augmented_pictures(spec, size, level, 3, [127.5] * channels)
+    pictures = host.augmented_pictures(spec, size, Augment.of(level), 3, [127.5] * channels)
     found = pictures(encoded, tf.range(len(encoded), dtype=tf.int64))
     assert found.dtype == tf.uint8 and found.shape == (len(encoded), *size, channels)
     return found.numpy().astype(int)
@@ -31,24 +32,34 @@ def _pictures(encoded, size, level, *, own=FULL, channels=3, formats=("JPEG",)):
 
 @pytest.mark.parametrize(
     ("level", "size", "channels"),
-    [("light", (48, 48), 3), ("light", (90, 90), 1), ("strong", (40, 72), 3)],
+    [
+        ("light", (48, 48), 3),
+        ("light", (90, 90), 1),
+        ("strong", (40, 72), 3),
+        (Augment(), (48, 48), 3),
+        (Augment(rotate=90), (48, 48), 3),
+        (Augment(crop=(0.2, 0.4), ratio=(0.5, 0.6)), (32, 80), 3),
+        (Augment(flip=0.5, brightness=0.4, noise=20, erase=1), (48, 60), 3),
+        (Augment(flip=1, contrast=1), (48, 60), 1),
+        (Augment(saturation=1, erase=0.5, erase_area=(0.5, 1), erase_ratio=1), (60, 48), 3),
+    ],
 )
 def test_the_host_makes_the_pictures_of_the_device(level, size, channels):
     encoded = _encoded(channels=channels)
     found = _pictures(encoded, size, level, channels=channels)
     decoded = [tf.io.decode_jpeg(one, channels=channels).numpy() for one in encoded]
     pictures = batch(np.stack(decoded))
-    result = pixels.augment_batch(pictures, level, 3, size, None, [127.5] * channels)
+    result = pixels.augment_batch(pictures, Augment.of(level), 3, size, None, [127.5] * channels)
     difference = np.abs(found - result["inputs"]["image"].numpy().astype(int))
     # Where a rotation mirrors at the edge, slopes are as steep as the colours' stretch.
-    assert difference.max() <= 3 and (level == "light" or difference.mean() < 0.1)
+    assert difference.max() <= 3 and (difference.mean() < 0.1 or level == "light")
 
 
 @pytest.mark.parametrize("level", ["light", "strong"])
 def test_measured_sizes_give_the_pictures_of_known_sizes(level):
     encoded = _encoded()
     varied = image_spec(None, varies=True)
-    pictures = host.augmented_pictures(varied, (24, 20), level, 3, [127.5] * 3)
+    pictures = host.augmented_pictures(varied, (24, 20), Augment.of(level), 3, [127.5] * 3)
     stream = tf.data.Dataset.from_tensor_slices((encoded, tf.range(COUNT, dtype=tf.int64)))
     stream = stream.batch(4, drop_remainder=True).map(pictures, num_parallel_calls=2)
     assert stream.element_spec == tf.TensorSpec((4, 24, 20, 3), tf.uint8)
@@ -60,7 +71,7 @@ def test_measured_sizes_give_the_pictures_of_known_sizes(level):
 
 def test_light_resizes_crops_and_flips_half_of_them():
     encoded = _encoded()
-    params = draw_params("light", 3, tf.range(COUNT, dtype=tf.int64))
+    params = draw_params(LIGHT, 3, tf.range(COUNT, dtype=tf.int64))
     assert 0 < np.sum(params["flip"]) < COUNT
     windows = crop_windows(LIGHT, params, float(FULL[0]), float(FULL[1]), (48, 40))
     found = _pictures(encoded, (48, 40), "light")
@@ -79,7 +90,7 @@ def test_light_resizes_crops_and_flips_half_of_them():
 def test_cached_pictures_are_augmented_as_their_jpegs(level, own):
     encoded = _encoded(own)
     pixels = tf.stack([tf.io.decode_jpeg(one) for one in encoded] + [tf.zeros((*own, 3), tf.uint8)])
-    pictures = host.augmented_pictures(image_spec(own), (40, 40), level, 3, [127.5] * 3)
+    pictures = host.augmented_pictures(image_spec(own), (40, 40), Augment.of(level), 3, [127.5] * 3)
     keys = tf.constant([*range(3), COUNT, *range(4, COUNT)], tf.int64)
     positions = tf.range(COUNT, dtype=tf.int64)
     # In a graph, where all ratios are traced.

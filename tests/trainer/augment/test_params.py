@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.augment import params
+from trainer.strengths import LIGHT, STRONG, Augment
 
 GOLDEN_BITS = [[2864887121, 2832448516], [1736697832, 1162468809], [596849323, 1913743567]]
 GOLDEN_CROP = {"crop_area": 0.552059, "crop_aspect": 0.861358, "crop_y": 0.795209}
@@ -20,8 +21,10 @@ positions = st.integers(0, 2**40)
 seeds = st.integers(0, 2**31 - 1)
 
 
-def _draw(level, seed, position):
-    drawn = params.draw_params(level, seed, position)
+def _draw(augment, seed, position, distance=1):
+    drawn = {**params.draw_params(augment, seed, position)}
+    if augment.mixes:
+        drawn |= params.draw_pairs(augment, seed, position, distance)
     return {name: value.numpy() for name, value in drawn.items()}
 
 
@@ -29,7 +32,7 @@ def test_draws_never_change_between_versions():
     """A run that is resumed with a newer version must go on with the same pictures."""
     drawn = params.random_bits(7, tf.constant([0, 1, 2**33 + 5], tf.int64), 2, 1).numpy()
     assert drawn.tolist() == GOLDEN_BITS
-    light = _draw("light", 7, tf.constant([1000], tf.int64))
+    light = _draw(LIGHT, 7, tf.constant([1000], tf.int64))
     assert {name: round(float(value[0]), 6) for name, value in light.items()} == GOLDEN_LIGHT
 
 
@@ -38,20 +41,20 @@ def test_draws_never_change_between_versions():
 def test_any_slice_of_a_batch_draws_the_same(chosen, seed, data):
     """To the last bit, which a sine would not keep: its vectorised loop has a remainder."""
     cut = data.draw(st.integers(1, len(chosen) - 1))
-    whole = _draw("strong", seed, tf.constant(chosen, tf.int64))
-    first = _draw("strong", seed, tf.constant(chosen[:cut], tf.int64))
-    second = _draw("strong", seed, tf.constant(chosen[cut:], tf.int64))
+    whole = _draw(STRONG, seed, tf.constant(chosen, tf.int64))
+    first = _draw(STRONG, seed, tf.constant(chosen[:cut], tf.int64))
+    second = _draw(STRONG, seed, tf.constant(chosen[cut:], tf.int64))
     for name, values in whole.items():
         np.testing.assert_array_equal(values, np.concatenate([first[name], second[name]]))
 
 
-def test_strong_stays_within_its_strengths_and_pairs_share_how_they_are_mixed():
-    drawn, strong = _draw("strong", 2, tf.range(MANY, dtype=tf.int64)), params.STRONG
+def test_strong_stays_within_its_strengths():
+    drawn = _draw(STRONG, 2, tf.range(MANY, dtype=tf.int64))
     limits = {
         "half_tangent": (-math.tan(math.radians(7.5)), math.tan(math.radians(7.5))),
         **dict.fromkeys(("brightness", "contrast", "saturation"), (0.7, 1.3)),
-        "noise_std": (0, strong.noise_std),
-        "erase_area": strong.erase_area,
+        "noise_std": (0, 10),
+        "erase_area": (0.02, 1 / 3),
         "erase_aspect": (0.3, 1 / 0.3),
     }
     for name, (least, greatest) in limits.items():
@@ -61,10 +64,74 @@ def test_strong_stays_within_its_strengths_and_pairs_share_how_they_are_mixed():
     assert abs(drawn["erase"].mean() - 0.25) < SIGMAS * 0.5 / math.sqrt(MANY)
     # Flat rectangles are as likely as tall ones.
     assert np.mean(np.log(drawn["erase_aspect"])) == pytest.approx(0, abs=0.02)
-    # A pair shares how it is mixed and nothing else.
+
+
+@pytest.mark.parametrize("distance", [1, 4, 50])
+def test_a_pair_shares_how_it_is_mixed_and_nothing_else(distance):
+    drawn = _draw(STRONG, 2, tf.range(MANY, dtype=tf.int64), distance)
+    blocks = {name: value.reshape(-1, 2, distance) for name, value in drawn.items()}
     for name in ("mix", "mix_share", "mix_y", "mix_x"):
-        np.testing.assert_array_equal(drawn[name][0::2], drawn[name][1::2])
-        assert len(np.unique(drawn[name][0::2])) > 2
-    assert not np.array_equal(drawn["crop_y"][0::2], drawn["crop_y"][1::2])
+        np.testing.assert_array_equal(blocks[name][:, 0], blocks[name][:, 1])
+        assert len(np.unique(blocks[name][0, 0])) == min(distance, len(np.unique(blocks[name][0])))
+        assert len(np.unique(blocks[name])) > 2
+    assert not np.array_equal(blocks["crop_y"][:, 0], blocks["crop_y"][:, 1])
     for kind in (params.MIXUP, params.CUTMIX):
-        assert abs(np.mean(drawn["mix"][0::2] == kind) - 0.25) < SIGMAS * 0.5 / math.sqrt(MANY / 2)
+        share = np.mean(blocks["mix"][:, 0] == kind)
+        assert abs(share - 0.25) < SIGMAS * 0.5 / math.sqrt(MANY / 2)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "kinds"),
+    [
+        ({"mixup": 0.2}, {params.MIXUP}),
+        ({"cutmix": 2}, {params.CUTMIX}),
+        ({"mixup": 1, "mix": 0.5}, {params.NO_MIX, params.MIXUP}),
+        ({"mixup": 1, "cutmix": 1}, {params.MIXUP, params.CUTMIX}),
+    ],
+)
+def test_pairs_are_mixed_as_the_alphas_ask(numbers, kinds):
+    drawn = params.draw_pairs(Augment(**numbers), 2, tf.range(MANY, dtype=tf.int64), 4)
+    found, counts = np.unique(drawn["mix"], return_counts=True)
+    assert {*found.tolist()} == kinds and (abs(counts / MANY - 1 / len(kinds)) < 0.02).all()
+
+
+def test_numbers_of_zero_draw_nothing():
+    position = tf.range(4, dtype=tf.int64)
+    crop = {"crop_area", "crop_aspect", "crop_y", "crop_x"}
+    drawn = _draw(Augment(), 1, position)
+    assert drawn.keys() == crop
+    # The largest crop is around the centre.
+    assert {*drawn["crop_area"].tolist()} == {1} and {*drawn["crop_y"].tolist()} == {0.5}
+    more = {"flip": ["flip"], "rotate": ["half_tangent"], "noise": ["noise_std", "noise_key"]}
+    more["erase"] = ["erase", "erase_area", "erase_aspect", "erase_y", "erase_x"]
+    more |= {name: [name] for name in ("brightness", "contrast", "saturation")}
+    for name, names in more.items():
+        assert _draw(Augment.of("none", **{name: 0.5}), 1, position).keys() == crop | {*names}
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.2, 0.5, 0.8, 1, 1.5, 2, 4, 8])
+def test_shares_have_the_beta_distribution(alpha):
+    """By its moments: the variance of Beta(a, a) is 1/(4(2a + 1)), its kurtosis 3 - 6/(2a + 3)."""
+    unit = params.unit_floats(tf.cast(tf.range(0, 2**32, 2**13, tf.int64), tf.uint32))
+    found = params.beta(unit, float(alpha)).numpy().astype(float) - 0.5
+    assert found.min() >= -0.5 and found.max() <= 0.5 and (np.diff(found) >= 0).all()
+    assert found.mean() == pytest.approx(0, abs=1e-5)
+    assert found.var() == pytest.approx(1 / (4 * (2 * alpha + 1)), rel=2e-3)
+    kurtosis = np.mean(found**4) / found.var() ** 2
+    assert kurtosis == pytest.approx(3 - 6 / (2 * alpha + 3), rel=0.012)
+
+
+def test_shares_of_the_known_distributions():
+    at = np.arange(4097) / 4096
+    # Beta(1, 1) is uniform, to the last bit; Beta(1/2, 1/2) the arcsine distribution; Beta(2, 2)
+    # has the distribution 3x² - 2x³.
+    unit = params.unit_floats(params.random_bits(1, tf.range(1000, dtype=tf.int64), 1)[:, 0])
+    np.testing.assert_array_equal(params.beta(unit, 1.0), unit)
+    arcsine, squares = params.beta_quantiles(0.5), params.beta_quantiles(2.0)
+    np.testing.assert_allclose(arcsine, np.sin(np.pi * at / 2) ** 2, atol=2e-6)
+    np.testing.assert_allclose(3 * squares**2 - 2 * squares**3, at, atol=2e-6)
+    for alpha in (1e-3, 0.3, 3.0, 10.0):
+        found = params.beta_quantiles(alpha)
+        assert (found[0], found[2048], found[-1]) == (0, 0.5, 1)
+        np.testing.assert_array_equal(found * 2**20 % 1, 0)
+        np.testing.assert_array_equal(found + found[::-1], 1)

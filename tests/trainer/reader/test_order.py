@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 import pathlib
 import threading
@@ -11,14 +12,16 @@ import tensorflow as tf
 
 from imageshards import storage
 from imageshards.tfrecord import RecordError, frame_record
+from tests.support.errors import refused
 from tests.support.external_sets import flip_byte
-from tests.support.reader_sets import choose, make_set, record_of
+from tests.support.reader_sets import choose, make_set, record_of, training_data
 from trainer.dataset.spec import WHOLE, ReplicaSlices
 from trainer.reader import pieces as pieces_module
 from trainer.reader import read_ahead
 from trainer.reader.order import evaluation_order, shareable_size, training_order, without_copies
 from trainer.reader.pieces import PieceReader
 from trainer.reader.records import record_batches
+from trainer.strengths import LIGHT, STRONG
 
 # Shards of unequal length, one of them empty.
 SHARDS = [[(7 * k + i) % 3 for i in range((k * 5) % 4)] for k in range(19)]
@@ -225,3 +228,19 @@ def test_deleted_iterators_leave_a_bounded_number_of_pieces(large):
     for k in range(12):
         next(made.skip(k).as_numpy_iterator())
     assert 0 < len(made.reader._asked) <= 2 * (made.reader._depth + 1) * 64
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "shares", "nearest"),
+    [(33, 1, "32"), (1, 1, "2"), (6, 2, "8"), (24, 8, "32"), (10, 5, "20"), (128, 64, "")],
+)
+def test_mixing_needs_pairs_a_turn_apart_in_each_share(dataset, batch_size, shares, nearest):
+    strong = dataclasses.replace(training_data(choose(dataset), batch_size), augment=STRONG)
+    remedy = f"for example {nearest}, or an ims.Augment" if nearest else "expected an ims.Augment"
+    with refused("batch_size", str(batch_size), remedy, "mixup=0 and cutmix=0"):
+        strong.check_pairs(shares)
+    dataclasses.replace(strong, batch_size=int(nearest or 64)).check_pairs(shares if nearest else 1)
+    dataclasses.replace(strong, augment=LIGHT).check_pairs(shares)
+    # Functions take whole batches, which have pairs for any number of shares.
+    if batch_size % 2 == 0:
+        dataclasses.replace(strong, functions=(print,)).check_pairs(shares)

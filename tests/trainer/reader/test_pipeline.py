@@ -10,16 +10,18 @@ import tensorflow as tf
 from tests.support.reader_sets import MODEL, SIDE_PX, choose, make_set, training_data, value_of
 from tests.support.trainer_data import assert_same
 from trainer.augment.augmentation import make_augmentation
+from trainer.augment.pixels import Pairs
 from trainer.dataset.pieces import PIECE_BYTES
 from trainer.dataset.spec import ReadOptions, ReplicaSlices
 from trainer.reader import pipeline
 from trainer.reader.batches import EvaluationData
 from trainer.reader.order import training_order
+from trainer.strengths import Augment
 
 SHARDS = [[0, 1, 2, 0, 1, 2], [0, 1, 2, 0, 1], [2, 2, 2, 2, 1, 1], [0] * 6]
 LABELS = [label for shard in SHARDS for label in shard]
 NUM_RECORDS = len(LABELS)
-AUGMENTED: Any = {"image": MODEL.image, "size": (SIDE_PX, SIDE_PX), "seed": 3, "num_classes": 3}
+AUGMENTED: Any = {"image": MODEL.image, "size": (SIDE_PX, SIDE_PX), "seed": 3}
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +76,8 @@ def test_evaluation_holds_each_record_once_and_fills_up_for_replicas(dataset, ba
     [("strong", "host", 1, 2), ("strong", "device", 2, 1), ("light", "host", 2, 2)],
 )
 def test_hosts_make_the_shares_of_their_replicas(dataset, augment, augment_on, hosts, replicas):
-    augmentation = make_augmentation(augment, augment_on, **AUGMENTED)
+    pairs = Pairs(3, lambda share: 2) if augment == "strong" else None
+    augmentation = make_augmentation(Augment.of(augment), augment_on, **AUGMENTED, pairs=pairs)
     changes: dict[str, Any] = {"augmentation": augmentation, "start_step": 3}
     whole = _train(choose(dataset), 8, 3, **changes)
     slices = [ReplicaSlices(replicas, hosts, host) for host in range(hosts)]
@@ -115,7 +118,7 @@ def test_all_threads_decode_at_batch_2048(tmp_path, monkeypatch, threads, level)
     # As pictures of 224 px do: three batches may be in flight.
     monkeypatch.setattr(pipeline, "IN_FLIGHT_BYTES", 3 * 2048 * SIDE_PX * SIDE_PX * 3)
     subset = choose(make_set(tmp_path, [[0] * 512]))
-    augmentation = make_augmentation(level, "host", **AUGMENTED)
+    augmentation = make_augmentation(Augment.of(level), "host", **AUGMENTED)
     _train(subset, 2048, 1, read_options=ReadOptions(threads), augmentation=augmentation)
     assert wanted <= most <= threads
 

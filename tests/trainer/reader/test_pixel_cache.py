@@ -30,6 +30,7 @@ from trainer.reader import pixel_cache
 from trainer.reader.batches import EvaluationData
 from trainer.reader.pieces import PieceReader
 from trainer.reader.pixel_cache import decode_once
+from trainer.strengths import Augment
 
 SHARDS = [[0, 1, 2, 0], [1, 2, 0], [1], [2, 2], [0, 1, 2]]
 
@@ -68,7 +69,7 @@ def _batches(subset, options, **changes):
 def test_cached_batches_equal_the_batches_of_jpegs(subset, options, level, place, size):
     features = {name: subset.dataset.features[name] for name in ("age", "tokens")}
     image = subset.dataset.image
-    made = make_augmentation(level, place, image=image, size=(size, size), seed=1, num_classes=3)
+    made = make_augmentation(Augment.of(level), place, image=image, size=(size, size), seed=1)
     inputs = ModelInputs((size, size), image, features)
     found, expected = (
         _batches(subset, one, inputs=inputs, augmentation=made) for one in (options, ReadOptions(2))
@@ -156,6 +157,7 @@ def test_cached_pictures_are_not_copied_into_memory(tmp_path):
         from trainer.dataset.spec import ReadOptions
         from trainer.reader.pieces import PieceReader
         from trainer.reader.pixel_cache import decode_once
+        from trainer.strengths import LIGHT
 
         def anonymous_mb():
             status = pathlib.Path("/proc/self/status").read_text()
@@ -163,8 +165,8 @@ def test_cached_pictures_are_not_copied_into_memory(tmp_path):
 
         sets.jpeg.__defaults__, sets.SIDE_PX = ((512, 512),), 512
         subset = sets.choose(sets.make_set(pathlib.Path(sys.argv[1]), [[0, 1] * 100]))
-        how = {"image": subset.dataset.image, "size": (64, 64), "seed": 1, "num_classes": 3}
-        made = make_augmentation("light", "host", **how)
+        how = {"image": subset.dataset.image, "size": (64, 64), "seed": 1}
+        made = make_augmentation(LIGHT, "host", **how)
         options = ReadOptions(2, "pixels", sys.argv[1])
         decode_once(subset, options, PieceReader(subset))
         for one in (ReadOptions(2), options):  # the first warms up

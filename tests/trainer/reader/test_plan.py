@@ -170,3 +170,56 @@ def test_shards_of_one_class_each_are_mixed(batch):
     steps = 5000 // batch
     stream = np.array(read(order_of(pieces, batch), 0, steps * batch))
     assert np.mean([len({*one}) for one in (stream // 500).reshape(steps, batch)]) > 8
+
+
+def shares_of(batch):
+    """Shares of a batch that consist of pairs, for every number of replicas."""
+    counts = (r for r in range(1, batch + 1) if batch % r == 0)
+    return [batch // r for r in counts if plan.has_pairs(batch, r)]
+
+
+def test_no_pair_is_of_one_turn_for_any_batch_size_and_number_of_replicas():
+    pieces = pieces_of([[1] * 400] * 3)
+    for batch in range(2, 2049):
+        order = order_of(pieces, batch)
+        positions = np.arange(order.deal.period)
+        owners = order.deal.owner(positions)
+        for share in shares_of(batch):
+            distance = order.pair_distance(share)
+            assert share % (2 * distance) == 0
+            first = positions[positions % (2 * distance) < distance]
+            assert (first // share == (first + distance) // share).all()
+            assert (owners[first] != owners[first + distance]).all(), (batch, share)
+
+
+@pytest.mark.parametrize("batch", [24, 128, 254, 1000])
+@pytest.mark.parametrize(("num_pieces", "epochs"), [(4, 50), (20, 60), (100, 20), (500, 5)])
+def test_pairs_mix_pieces_and_classes_as_if_by_chance(batch, num_pieces, epochs):
+    """Where a shard is a class; a share that is shorter than two pieces cannot do better."""
+    shards = 4 if num_pieces < 100 else 10
+    pieces = Pieces.cut([np.full(num_pieces // shards * 8, PIECE_BYTES // 8)] * shards)
+    counts = collections.Counter[tuple[str, int]]()
+    for seed in range(2):
+        order = order_of(pieces, batch, seed)
+        count = order.num_records * epochs // batch * batch
+        piece = np.array(read(order, 0, count)) // 8
+        for share in shares_of(batch):
+            if share * num_pieces < 2 * order.deal.period:
+                continue
+            distance = order.pair_distance(share)
+            first = np.flatnonzero(np.arange(count) % (2 * distance) < distance)
+            one, other = piece[first], piece[first + distance]
+            counts["all", share] += len(first)
+            counts["piece", share] += (one == other).sum()
+            counts["class", share] += (
+                one * shards // num_pieces == other * shards // num_pieces
+            ).sum()
+    for (kind, share), found in counts.items():
+        chance = {"all": 1, "piece": 1 / num_pieces, "class": 1 / shards}[kind]
+        assert found / counts["all", share] <= chance + 0.02, (kind, share)
+
+
+def test_usual_numbers_of_replicas_mix_the_same_pairs():
+    for batch, num_pieces in ((64, 64), (128, 40), (256, 500), (2048, 16)):
+        order = order_of(pieces_of([[4] * num_pieces]), batch)
+        assert len({order.pair_distance(batch // replicas) for replicas in (1, 2, 4, 8)}) == 1

@@ -72,17 +72,18 @@ def test_batches_hold_each_records_values_and_zeros_for_a_damaged_record(made, c
 def test_labels_are_mixed_like_classes_and_values_are_not(made, target, augment_on):
     data = ims.open(made)
 
-    def labels(augment):
-        train = data.train(batch_size=24, target=target, augment=augment, augment_on=augment_on)
+    def labels(augment, **place):
+        train = data.train(batch_size=24, target=target, augment=augment, **place)
         (_, found), spec = next(train.as_numpy()), train.element_spec[1]
         assert (found.shape, found.dtype) == (tuple(spec.shape), spec.dtype.as_numpy_dtype)
         return found
 
-    mixed, own = labels("strong"), labels("none")
+    mixed, own = labels("strong", augment_on=augment_on), labels("none")
     if target == "rgb":
         np.testing.assert_array_equal(mixed, own)
         return
-    partner = own.reshape(-1, 2, 3)[:, ::-1].reshape(-1, 3)
+    # The shards are three pieces, so halves of the batch are mixed.
+    partner = own.reshape(2, 12, 3)[::-1].reshape(-1, 3)
     assert not np.array_equal(mixed, own)
     assert np.all(mixed >= np.minimum(own, partner)) and np.all(mixed <= np.maximum(own, partner))
 

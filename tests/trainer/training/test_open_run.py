@@ -12,6 +12,7 @@ from tests.support.errors import refused
 from trainer.cluster.hosts import Hosts
 from trainer.config import OptimizerConfig, ReadConfig, RunConfig
 from trainer.reader.batches import open_data
+from trainer.strengths import Augment
 from trainer.training import open_run as opening
 from trainer.training.open_run import Epochs, check_same, epochs_of
 from trainer.training.output_folder import begin_run
@@ -77,7 +78,6 @@ def test_every_other_setting_must_be_the_same(shapes):
 def test_settings_that_change_no_step_may_differ(shapes):
     for read, changes in (
         ({"augment": "none"}, {"cache": "pixels"}),
-        ({"augment": "none"}, {"augment_on": "device"}),
         ({"augment_on": "device"}, {"cache": "pixels"}),
     ):
         check_same("out", _settings(shapes, read), _settings(shapes, {**read, **changes}))
@@ -90,6 +90,10 @@ _NEVER = [
     ({"read": {"seed": 3}}, "seed 3"),
     ({"read": {"augment_on": "device"}}, "augment_on device"),
     ({"read": {"cache": "pixels"}}, "cache pixels"),
+    ({"read": {"augment": "none"}}, "augment none"),
+    ({"read": {"augment": "strong"}}, "augment strong"),
+    ({"read": {"augment": Augment.of("light", crop=(0.08, 1))}}, "crop 0.08,1.0"),
+    ({"read": {"augment": Augment.of("light", noise=3)}}, "noise 3.0"),
     ({"weights": "imagenet", "freeze": 20}, "freeze 20"),
     ({"optimizer": OptimizerConfig(learning_rate=0.5)}, "learning_rate 0.5"),
     # Its rate depends on the length of the run.
@@ -120,6 +124,11 @@ def test_other_data_and_incompatible_runs_of_older_trainers_are_refused(shapes):
         check_same("out", older, settings | {"target": "words"})
     with refused("output", "an older imageshards"):
         check_same("out", settings, settings | {"target_unit": True})
+    named = {name: _settings(shapes, {"augment": name}) for name in ("none", "light", "strong")}
+    for name in ("none", "light"):
+        check_same("out", named[name] | {"augment": name}, named[name])
+    with refused("output", "mixed other pairs"):
+        check_same("out", named["strong"] | {"augment": "strong"}, named["strong"])
     del older["order_version"]
     with refused("output", "version 1", "overwrite=True") as caught:
         check_same("out", older, settings)
