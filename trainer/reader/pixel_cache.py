@@ -14,10 +14,13 @@ every record that `ends` lists survives a crash of the process or the machine.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import math
+import mmap
 import os
+import resource
 import shutil
 import sys
 import time
@@ -28,7 +31,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from imageshards.errors import Arg, UserError
+from imageshards.errors import Arg, Text, UserError
 from imageshards.example import without_feature
 from imageshards.progress import ProgressLine, rate_line
 from imageshards.storage.concurrency import map_concurrently
@@ -55,9 +58,7 @@ class PixelCache:
         self._ends = np.fromfile(os.path.join(folder, "ends"), np.int64)
         self._records = open(os.path.join(folder, "records"), "rb")
         self._black = len(self._ends)
-        # DLPack needs a writable array; in mode "c" a write would not reach the file.
-        shape = (self._black + 1, *_row_shape(subset))
-        mapped = np.memmap(os.path.join(folder, "pixels"), np.uint8, "c", shape=shape)
+        mapped = _Mapped(os.path.join(folder, "pixels"), self._black + 1, *_row_shape(subset))
         with tf.device("CPU"):
             # The tensor shares the mapping, so the page cache decides which rows are in memory.
             self._pixels = tf.experimental.dlpack.from_dlpack(np.asarray(mapped).__dlpack__())
@@ -81,6 +82,46 @@ class PixelCache:
     def rows(self, records: tf.Tensor, present: tf.Tensor) -> Rows:
         """Returns pictures of records, int64 [b]; black ones unless `present`, bool [b]."""
         return Rows(self._pixels, tf.where(present, records, self._black))
+
+
+class _Mapped:
+    """A file in memory as an array of uint8, which lives as long as arrays and tensors of it.
+
+    The mapping is shared and read-only. The system would count a private, writable one as memory
+    that it might need, and refuse a file that is larger than memory and swap space.
+
+    Raises:
+        UserError: The process may not map so many bytes, the file system maps no files, or the
+            file is shorter.
+    """
+
+    def __init__(self, path: str, *shape: int) -> None:
+        num_bytes = math.prod(shape)
+        with open(path, "rb") as file:
+            try:
+                self._mapping = mmap.mmap(file.fileno(), num_bytes, access=mmap.ACCESS_READ)
+            # A ValueError: the file is shorter.
+            except (OSError, ValueError) as e:
+                raise _not_mapped(path, num_bytes, e) from e
+        address = np.frombuffer(self._mapping, np.uint8).ctypes.data
+        # DLPack refuses read-only arrays, so False calls this one writable. Nothing writes to it.
+        self.__array_interface__ = {
+            "data": (address, False), "shape": shape, "typestr": "|u1", "version": 3,
+        }  # fmt: skip
+
+
+def _not_mapped(path: str, num_bytes: int, error: OSError | ValueError) -> UserError:
+    why = str(error)
+    remedy: Text = "name another " + Arg("cache_folder")
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if getattr(error, "errno", None) == errno.ENOMEM and limit != resource.RLIM_INFINITY:
+        why = f"the limit on the address space of this process is {limit / 1e9:.2f} GB"
+        remedy = "raise the limit, for example by ulimit -v unlimited"
+    return UserError(
+        argument="cache",
+        received=f"'pixels', but {path!r} of {num_bytes / 1e9:.2f} GB cannot be mapped ({why})",
+        remedy=remedy + ", or use " + Arg("cache", "none"),
+    )
 
 
 def decode_once(
@@ -118,7 +159,7 @@ def decode_once(
     except OSError as e:
         raise UserError(
             argument="cache",
-            received=f"'pixels', but {folder!r} cannot be filled ({e})",
+            received=f"'pixels', but {folder!r} cannot be used ({e})",
             expected="a writable folder with enough room",
             remedy="name another " + Arg("cache_folder") + ", or use " + Arg("cache", "none"),
         ) from e
@@ -156,9 +197,6 @@ def _fill(folder: str, subset: Subset, threads: int, reader: Source, hosts: int)
         free = shutil.disk_usage(folder).free
         if needed > free:
             raise OSError(f"{needed / 1e9:.2f} GB are needed, {free / 1e9:.2f} GB are free")
-        each = ", on each host that has a --cache_folder of its own" * (hosts > 1)
-        what = f"{counted(count, 'picture')} of {subset.split.name}"
-        print(f"decoding {what} ({num_bytes / 1e9:.2f} GB{each}) to {folder}", file=sys.stderr)
         ends.seek(0)
         held = ends.read()
         # A killed process may have left half a number, and more records than `ends` lists.
@@ -167,6 +205,12 @@ def _fill(folder: str, subset: Subset, threads: int, reader: Source, hosts: int)
         pixels.truncate(num_bytes)  # extends the file at first; the last row stays black
         records.truncate(end)
         ends.truncate(8 * done)
+        # Decoding may take hours, so a mapping that the system refuses must fail before. The
+        # mapping lasts, so that decoding leaves as much of a limited address space.
+        reserved = _Mapped(pixels.name, num_bytes)
+        each = ", on each host that has a --cache_folder of its own" * (hosts > 1)
+        what = f"{counted(count, 'picture')} of {subset.split.name}"
+        print(f"decoding {what} ({num_bytes / 1e9:.2f} GB{each}) to {folder}", file=sys.stderr)
         waiting: list[int] = []
 
         def save() -> None:
@@ -201,6 +245,7 @@ def _fill(folder: str, subset: Subset, threads: int, reader: Source, hosts: int)
                 if piece % _SAFE_PIECES == 0:
                     save()
             save()
+        del reserved
 
 
 def _piece_decoder(subset: Subset, path: str) -> Callable[[tuple[int, Piece]], Piece]:
