@@ -46,7 +46,7 @@ def select(
     classes, filters, balance = config.classes, config.where, config.balance if training else "none"
     _check_kind(dataset, classes, balance)
     names = classes or dataset.classes
-    ids = tuple(_class_id(dataset, name) for name in names)
+    ids = _class_ids(dataset, classes) if classes else tuple(range(len(names)))
     subset = Subset(
         dataset, split, names, ids if classes else None, filters, split.num_records,
         known_counts(dataset, split), balance,
@@ -218,17 +218,22 @@ def known_counts(dataset: DatasetSpec, split: Split) -> tuple[int, ...] | None:
     return tuple(totals[name] for name in dataset.classes)
 
 
-def _class_id(dataset: DatasetSpec, name: str) -> int:
-    if name in dataset.classes:
-        return dataset.classes.index(name)
+def _class_ids(dataset: DatasetSpec, names: Sequence[str]) -> tuple[int, ...]:
+    numbered = [*enumerate(dataset.classes)]
     # Adopted names may have any Unicode form, so "é" may be one or two characters.
-    for number, known in enumerate(dataset.classes):
-        if composed(known) == composed(name):
-            return number
+    ids = {composed(known): number for number, known in reversed(numbered)}
+    ids |= {known: number for number, known in reversed(numbered)}
+    for name in names:
+        if composed(name) not in ids:
+            raise _unknown_class(dataset, name)
+    return tuple(ids.get(name, ids[composed(name)]) for name in names)
+
+
+def _unknown_class(dataset: DatasetSpec, name: str) -> UserError:
     near = difflib.get_close_matches(name, dataset.classes, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
     hint = about_look_alikes(name, dataset.classes) or hint
-    raise UserError(
+    return UserError(
         argument="classes",
         received=f"{name!r}, which is no class of {dataset.data!r}{hint}",
         expected=f"names among {some_names(dataset.classes, repr)}",

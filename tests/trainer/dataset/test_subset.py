@@ -94,7 +94,7 @@ def test_a_class_is_found_in_either_form_of_unicode():
     nfc, nfd = (unicodedata.normalize(form, "Čmelák") for form in ("NFC", "NFD"))
     for name, known in itertools.product((nfc, nfd), repeat=2):
         dataset: Any = types.SimpleNamespace(classes=("a", known), data="shards")
-        assert subset._class_id(dataset, name) == 1
+        assert subset._class_ids(dataset, [name]) == (1,)
     dataset = types.SimpleNamespace(classes=("c\u0430t",), data="shards")
     with refused("classes", r"'c\u0430t'", "'cat'"):
-        subset._class_id(dataset, "cat")
+        subset._class_ids(dataset, ["cat"])
