@@ -82,8 +82,8 @@ def batch_parser(
 
     Args:
         dataset: The dataset of the records.
-        inputs: The model's inputs. Sequences and boxes are padded to the longest of the batch, or
-            padded and cut to `inputs.sequence_length`.
+        inputs: The model's inputs. Sequences are padded to the longest of the batch, or padded and
+            cut to `inputs.sequence_length`. Boxes are not cut, as hidden ones are dropped first.
         with_picture: Whether the records have their pictures.
     """
     roles = [*[dataset.image_feature] * with_picture, *dataset.label_features]
@@ -151,7 +151,10 @@ def box_features(boxes: Boxes | None) -> list[str]:
 
 
 def _boxes(values: Mapping[str, tf.RaggedTensor], inputs: ModelInputs) -> BoxesOf | None:
-    """Returns boxes and their labels for `Parsed`, padded with NaN and 0 behind the last box."""
+    """Returns boxes and their labels for `Parsed`, padded with NaN and 0 behind the last box.
+
+    The padding makes the most boxes of the batch, and at least `inputs.sequence_length`.
+    """
     boxes = inputs.boxes
     if boxes is None:
         return None
@@ -169,10 +172,12 @@ def _boxes(values: Mapping[str, tf.RaggedTensor], inputs: ModelInputs) -> BoxesO
             labels = _numbered(labels, boxes.classes)
     corners = tf.RaggedTensor.from_row_splits(tf.stack([xmin, ymin, xmax, ymax], -1), first, False)
     labels = tf.RaggedTensor.from_row_splits(labels, first, False)
-    shape = [None, inputs.sequence_length]
+    most = tf.maximum(labels.bounding_shape(1), inputs.sequence_length or 0)
+    padded = corners.to_tensor(math.nan, shape=tf.stack([-1, most, len(BOX_FEATURES)]))
+    static = [labels.shape[0], None]  # the batch, whose size a tensor as `shape` hides
     return {
-        "boxes": corners.to_tensor(math.nan, shape=[*shape, len(BOX_FEATURES)]),
-        "labels": labels.to_tensor(shape=shape),
+        "boxes": tf.ensure_shape(padded, [*static, len(BOX_FEATURES)]),
+        "labels": tf.ensure_shape(labels.to_tensor(shape=tf.stack([-1, most])), static),
     }
 
 

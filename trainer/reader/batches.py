@@ -270,7 +270,8 @@ class TrainingData:
         if self.augment_on == "device" and self.model_inputs.boxes is not None:
             from trainer.augment.boxes import box_finisher
 
-            boxes = box_finisher(self.subset.dataset, self.model_inputs.boxes)
+            inputs = self.model_inputs
+            boxes = box_finisher(self.subset.dataset, inputs.boxes, inputs.sequence_length)
         return make_augmentation(
             self.augment,
             self.augment_on,
