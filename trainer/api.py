@@ -222,8 +222,8 @@ class Data:
                 (boxes with labels, moved along with the pixels).
             min_box_visibility: Smallest share of a box's area that must remain after crop, flip and
                 rotation. Boxes with less are dropped with their labels.
-            sequence_length: Length to which features of variable length are padded or cut; None for
-                the longest of each batch.
+            sequence_length: Length to which features of variable length, and boxes, are padded or
+                cut; None for the longest of each batch. Hidden boxes are dropped first.
             cache: `pixels` decodes every picture once and keeps the pixels; `none`.
             cache_folder: Local folder for the pixels, below `/dev/shm` to keep them in memory; None
                 for a folder in the user's cache.

@@ -111,8 +111,8 @@ class ReadConfig:
         "smallest share of a bounding box's area that must remain after crop, flip and rotation; "
         "boxes with less are dropped with their labels", least=0, most=1)] = 0.1
     sequence_length: Annotated[int | None, Option(
-        "length to which lists among the --inputs are padded or cut (default: the longest list of "
-        "each batch)",
+        "length to which lists among the --inputs, and bounding boxes, are padded or cut (default: "
+        "the longest list of each batch)",
         least=1)] = None
     image_size: Annotated[tuple[int, int] | None, Option(
         "size of the model's input in pixels, N or HEIGHTxWIDTH. Without augmentation, a picture "

@@ -179,7 +179,9 @@ def model_inputs(dataset: DatasetSpec, card: ModelCard) -> ModelInputs:
     features, wanted = check_inputs(dataset, card.inputs.names), card.inputs.boxes
     boxes = wanted and wanted_boxes(dataset, card.inputs.names, wanted.min_visibility)
     if boxes != wanted:
-        has, wants = (some_names(one.classes if one else ()) or "of ids" for one in (boxes, wanted))
+        has, wants = (
+            some_names(one.classes if one else (), repr) or "of ids" for one in (boxes, wanted)
+        )
         why = f"whose boxes have the classes {has}"
         raise dataset.refused(why, f"{wants}, which the model knows")
     # The stored pictures have the dataset's sizes; decoding gives them the model's channels.
@@ -235,13 +237,13 @@ def wanted_boxes(dataset: DatasetSpec, names: Sequence[str], min_visibility: flo
     # Labels are the records' ids, else their texts, numbered over all splits, else 0.
     if lists.get(BOX_LABEL_FEATURE) == "int64":
         return Boxes(BOX_LABEL_FEATURE, (), min_visibility, is_input)
-    if lists.get(BOX_CLASS_FEATURE) == "string":
-        return Boxes(BOX_CLASS_FEATURE, _class_names(dataset), min_visibility, is_input)
+    if lists.get(BOX_CLASS_FEATURE) == "string" and (classes := _class_names(dataset)):
+        return Boxes(BOX_CLASS_FEATURE, classes, min_visibility, is_input)
     return Boxes(None, (), min_visibility, is_input)
 
 
 def _class_names(dataset: DatasetSpec) -> tuple[str, ...]:
-    """Returns the classes of boxes in all splits, sorted."""
+    """Returns the classes of boxes in all splits, sorted; an empty name is a class, too."""
     import pyarrow.compute as pc
 
     from trainer.dataset.source import RecordSource
@@ -270,4 +272,4 @@ def _class_names(dataset: DatasetSpec) -> tuple[str, ...]:
     if None in names:
         why = f"where a name in {BOX_CLASS_FEATURE} has more than {MAX_TEXT_BYTES} bytes"
         raise dataset.refused(why, "shorter names", "build the dataset again")
-    return tuple(sorted(filter(None, names), key=class_sort_key))
+    return tuple(sorted((name for name in names if name is not None), key=class_sort_key))

@@ -168,7 +168,7 @@ def _boxes(values: Mapping[str, tf.RaggedTensor], inputs: ModelInputs) -> BoxesO
     labels = tf.zeros_like(xmin, tf.int64)
     if boxes.label_feature is not None:
         labels = found[4].values
-        if labels.dtype == tf.string:
+        if boxes.classes:
             labels = _numbered(labels, boxes.classes)
     corners = tf.RaggedTensor.from_row_splits(tf.stack([xmin, ymin, xmax, ymax], -1), first, False)
     labels = tf.RaggedTensor.from_row_splits(labels, first, False)

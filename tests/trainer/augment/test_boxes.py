@@ -84,13 +84,13 @@ def _picture(number, size):
     return encoded, (x / width, y / height, (x + columns) / width, (y + rows) / height)
 
 
-def make_boxes(folder, size=(160, 160), varies=False, crowd=0):
-    """A dataset of 24 pictures in `train` and 8 in `validation`, and the boxes of `train`.
+def make_boxes(folder, size=(160, 160), varies=False, crowd=0, each=8, kinds=KINDS):
+    """A dataset of 3 shards of `each` pictures to train, one to validate, and the boxes of `train`.
 
     The first record of each shard has no box, the second one also a box around the whole picture,
     and the third one before its own a `crowd` of such boxes of another class.
     """
-    dataset = Dataset(folder, {"train": 3, "validation": 1}, 8)
+    dataset = Dataset(folder, {"train": 3, "validation": 1}, each)
     lists = {name: {"dtype": "float32", "shape": None} for name in BOX_FEATURES}
     lists[BOX_CLASS_FEATURE] = {"dtype": "string", "shape": None}
     dataset.manifest["features"] |= lists | {"size": {"dtype": "float32", "shape": []}}
@@ -101,7 +101,7 @@ def make_boxes(folder, size=(160, 160), varies=False, crowd=0):
             own = (size[0] + 8 * place, size[1] - 5 * place) if varies else size
             encoded, box = _picture(len(boxes), own)
             xmin, ymin, xmax, ymax = box
-            kind = KINDS[xmax - xmin > ymax - ymin].encode()
+            kind = kinds[xmax - xmin > ymax - ymin].encode()
             rows = [(xmin, xmax, ymin, ymax, kind)] if place else []
             whole = (0.0, 1.0, 0.0, 1.0)
             rows = [(*whole, b"crowd")] * (crowd * (place == 2)) + rows
@@ -198,6 +198,19 @@ def test_labels_are_numbered_names_and_follow_their_boxes(tmp_path):
         assert labels.tolist() == [label, 1][:count] + [-1] * (len(labels) - count)
         if count:
             np.testing.assert_allclose(of_one[0], box, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("each", "classes"), [(8, ("", "wide")), (1, ())], ids=["an empty name", "no box at all"]
+)
+def test_datasets_with_empty_names_or_without_boxes_are_read(each, classes, tmp_path):
+    folder, _ = make_boxes(tmp_path / "set", each=each, kinds=("", "wide"))
+    how: dict[str, Any] = {"batch_size": 3 * each, "augment": "none"}
+    train = ims.open(folder).train(target="bounding_boxes", **how)
+    assert train.box_classes == classes
+    _, label = next(train.as_numpy())
+    assert label["labels"].dtype == np.int64
+    assert {*label["labels"].ravel()} - {-1} == {*range(len(classes))}
 
 
 def test_classes_of_more_boxes_than_the_index_holds_are_known(tmp_path):
