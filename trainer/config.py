@@ -95,6 +95,9 @@ class ReadConfig:
     validation_split: Annotated[str | None, Option(
         "split to validate on after every epoch, or none (default: validation, val or valid if the "
         "dataset has such a split; never test)", metavar="NAME")] = None
+    allow_overlap: Annotated[bool, Option(
+        "validates also on records that the training reads; without this flag such a "
+        "--validation_split is refused")] = False
     classes: Annotated[tuple[str, ...] | None, Option(
         "read only records of these classes, or with at least one of these labels. The order gives "
         "the class ids. A list with commas, or a text file with one name per line. In a list, "

@@ -80,6 +80,29 @@ def select(
     return subset
 
 
+def refuse_overlap(training: Subset, validation: Subset) -> None:
+    """Refuses a validation with records of the training, whose figures would look too good."""
+    theirs, ours = training.dataset.fingerprint, validation.dataset.fingerprint
+    if (theirs, training.split.name) != (ours, validation.split.name):
+        return
+    read = np.ones(training.split.num_records, bool)
+    for subset in (training, validation):
+        if subset.record_classes is not None:
+            read &= subset.record_classes >= 0
+    if not read.any():
+        return
+    count = counted(int(read.sum()), "record")
+    raise UserError(
+        argument="validation_split",
+        received=f"{validation.split.name!r} with {count} that the training reads, too",
+        expected="records that the training does not read",
+        remedy="use "
+        + Arg("validation_split", "none", python="another split or where for Data.evaluation")
+        + ", or say "
+        + Arg("allow_overlap", True),
+    )
+
+
 def mean_and_std(subset: Subset, target: DatasetSpec) -> MeanStd | None:
     """Returns the mean and population deviation of each value of a target; None without values.
 

@@ -40,7 +40,12 @@ from trainer.dataset.spec import (
     balancing_weights,
     input_of,
 )
-from trainer.dataset.subset import mean_and_std, refuse_missing_inputs, select
+from trainer.dataset.subset import (
+    mean_and_std,
+    refuse_missing_inputs,
+    refuse_overlap,
+    select,
+)
 from trainer.dataset.target import target_name, with_sample_weight, with_target
 from trainer.imports import CHANNELS_LAST, CHANNELS_REMEDY
 
@@ -543,6 +548,8 @@ def open_data(
         return train, None
     subset = select(config, dataset, validation)
     refuse_missing_inputs(subset, inputs.features)
+    if not config.allow_overlap:
+        refuse_overlap(train.subset, subset)
     return train, EvaluationData(subset, options, inputs, config.batch_size)
 
 

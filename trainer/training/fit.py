@@ -17,6 +17,7 @@ from imageshards.text import counted
 from trainer.augment.augmentation import check_pairs
 from trainer.config import ReadConfig, RunConfig, uneven_batch
 from trainer.dataset.spec import describe, described_target
+from trainer.dataset.subset import refuse_overlap
 from trainer.evaluation.evaluator import Evaluator
 from trainer.models.keras_internals import check_keras
 from trainer.models.optimizer import check_replicas
@@ -28,7 +29,7 @@ from trainer.training.output_folder import begin_run
 from trainer.training.signals import Stopped
 
 
-@names_arguments(data="path", output="checkpoint_dir")
+@names_arguments(data="path", output="checkpoint_dir", validation_split="validation_data")
 def fit(
     model: keras.Model,
     train: TrainingData,
@@ -45,6 +46,7 @@ def fit(
     overwrite: bool = False,
     checkpoint_steps: int = 1000,
     keep_checkpoints: int = 2,
+    allow_overlap: bool = False,
 ) -> keras.callbacks.History:
     """Trains a compiled model as Keras's `fit` does, and resumes inside an epoch.
 
@@ -91,6 +93,7 @@ def fit(
         checkpoint_steps: Steps between checkpoints; the end of an epoch saves, too.
         keep_checkpoints: Number of last checkpoints to keep, besides the one with the lowest
             val_loss.
+        allow_overlap: Allows `validation_data` with records that `train` reads.
 
     Returns:
         Keras's `History`, with the epochs before a restart.
@@ -104,6 +107,8 @@ def fit(
     strategy = model.distribute_strategy  # the strategy in whose scope the model was created
     replicas = strategy.num_replicas_in_sync
     _check(model, train, validation_data, replicas)
+    if validation_data is not None and not allow_overlap:
+        refuse_overlap(train.subset, validation_data.subset)
     _check_lengths(initial_epoch, steps_per_epoch, validation_freq)
     note_missed_gpus()
     weights = _class_weights(train, class_weight)
