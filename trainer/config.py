@@ -11,7 +11,7 @@ import os
 from typing import Annotated
 
 from imageshards.commands.command_line import names_or_file, split_names
-from imageshards.commands.options import Option, check_options
+from imageshards.commands.options import Option, check_options, refuse_idle
 from imageshards.errors import Arg, UserError
 from imageshards.manifest import RECORDS_ROOT_HELP
 from imageshards.storage import is_local, place
@@ -163,6 +163,9 @@ class ReadConfig:
             raise UserError(
                 argument="cache_folder", received=repr(self.cache_folder), expected="a local folder"
             )
+        if self.cache == "none":
+            why = "without " + Arg("cache") + ", so that nothing is kept"
+            refuse_idle(self, "cache_folder", why, Arg("cache", "pixels"))
         for argument, names in (("classes", self.classes), ("inputs", self.inputs)):
             if names is not None and not 0 < len(names) == len({*names}):
                 raise UserError(
@@ -205,7 +208,7 @@ class OptimizerConfig:
         "momentum of an exponential moving average of the weights; the average is validated and "
         "saved. For S steps choose at most 1 - 5 / S, or the initial weights still count (default: "
         "none)",
-        least=0, below=1)] = None
+        above=0, below=1)] = None
     accumulate_steps: Annotated[int, Option(
         "number of batches whose gradients are averaged for one update; on one replica only",
         least=1)] = 1
@@ -221,14 +224,12 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.schedule == "linear" and self.warmup_steps:
-            raise UserError(
-                argument="warmup_steps",
-                received=f"{self.warmup_steps} with "
-                + Arg("schedule", "linear")
-                + ", which has no warm-up in Keras",
-                expected=Arg("schedule", "cosine") + " or constant",
-            )
+        if self.schedule == "linear":
+            why = "with " + Arg("schedule", "linear") + ", which has no warm-up in Keras"
+            refuse_idle(self, "warmup_steps", why, Arg("schedule", "cosine") + " or constant")
+        if self.optimizer in ("adam", "adamw"):
+            why = "with " + Arg("optimizer", self.optimizer) + ", which has betas instead"
+            refuse_idle(self, "momentum", why, Arg("optimizer", "sgd") + " or rmsprop")
 
 
 _hosts = functools.partial(Option, group="several hosts")
@@ -310,30 +311,34 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.sync_batchnorm and ":" in self.model:
-            raise UserError(
-                argument="sync_batchnorm",
-                received="True with " + Arg("model", self.model) + ", a model of your own",
-                expected="cnn or one of keras.applications",
-                remedy="use BatchNormalization(synchronized=True) in your model",
-            )
+        if ":" in self.model:
+            why = "with " + Arg("model", self.model) + ", a model of your own"
+            expected = "BatchNormalization(synchronized=True) in that model"
+            refuse_idle(self, "sync_batchnorm", why, expected)
         # Presets of KerasHub bring their weights.
-        if self.freeze and not (self.weights or self.model.startswith(KERAS_HUB)):
-            raise UserError(
-                argument="freeze",
-                received=f"{self.freeze} without " + Arg("weights") + ", so random weights stay",
-                expected="weights to start from, for example " + Arg("weights", "imagenet"),
-            )
-        if self.unfreeze_after and not self.freeze:
-            raise UserError(
-                argument="unfreeze_after",
-                received=f"{self.unfreeze_after} without " + Arg("freeze"),
-                expected=Arg("freeze", "all") + ", or the number of frozen layers",
-            )
+        if not (self.weights or self.model.startswith(KERAS_HUB)):
+            why = "without " + Arg("weights") + ", so random weights stay"
+            refuse_idle(self, "freeze", why, Arg("weights", "imagenet") + " or a file")
+        if not self.freeze:
+            expected = Arg("freeze", "all") + " or a number of layers"
+            refuse_idle(self, "unfreeze_after", "without " + Arg("freeze"), expected)
+        if self.steps is None:
+            self.check_unfreezing(self.epochs)
+        if self.cluster != "slurm":
+            slurm = Arg("cluster", "slurm")
+            refuse_idle(self, "cluster_port", "without " + slurm, slurm)
+        if self.cluster is None:
+            refuse_idle(self, "cluster_timeout", "without " + Arg("cluster"), Arg("cluster"))
         batch_size = self.read.batch_size
         # `make_strategy` checks again, once the number of GPUs and hosts is known.
         if self.replicas is not None and batch_size % self.replicas:
             raise uneven_batch(batch_size, self.replicas)
+
+    def check_unfreezing(self, epochs: int) -> None:
+        """Refuses to free layers behind the last of the run's `epochs`."""
+        if self.unfreeze_after and self.unfreeze_after >= epochs:
+            why = f"in a run of {counted(epochs, 'epoch')}, so that no layer is freed"
+            refuse_idle(self, "unfreeze_after", why, "fewer epochs")
 
 
 def _parse_freeze(text: str) -> str | int | None:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from imageshards import storage
+from imageshards.commands.options import refuse_idle
 from imageshards.errors import Arg, Text, UserError
 from imageshards.index import MAX_TEXT_BYTES, read_index
 from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, BOX_LABEL_FEATURE, MANIFEST_NAME
@@ -73,18 +74,8 @@ def several_datasets(paths: Sequence[str]) -> UserError:
 
 
 def read_options(config: ReadConfig, output: str | None = None) -> ReadOptions:
-    """Returns how shards are read; the cache is in the run's `output` if that is a local folder.
-
-    Raises:
-        UserError: The configuration has a cache folder, but no cache.
-    """
+    """Returns how shards are read; the cache is in the run's `output` if that is a local folder."""
     folder = config.cache_folder
-    if folder and config.cache == "none":
-        raise UserError(
-            argument="cache_folder",
-            received=f"{folder!r}, but nothing is kept",
-            remedy="leave it out, or ask for " + Arg("cache", "pixels"),
-        )
     if output and storage.is_local(output):
         folder = folder or os.path.join(output, CACHE_FOLDER)
     elif config.cache != "none":
@@ -97,11 +88,17 @@ def wanted_inputs(config: ReadConfig, dataset: DatasetSpec) -> ModelInputs:
     """Returns the inputs of a model that `config` describes.
 
     Raises:
-        UserError: A feature does not exist, no size of the pictures is known, or sizes vary
-            although all pictures are to be cached.
+        UserError: A feature does not exist, no size of the pictures is known, sizes vary although
+            all pictures are to be cached, or an option has no effect on these inputs.
     """
     features = check_inputs(dataset, config.inputs)
     boxes = wanted_boxes(dataset, config.inputs, config.min_box_visibility)
+    if boxes is None:
+        expected = "bounding_boxes among " + Arg("inputs") + " or as " + Arg("target")
+        refuse_idle(config, "min_box_visibility", "without bounding boxes", expected)
+        if all(spec.shape is not None for spec in features.values()):
+            expected = "a list or bounding_boxes among " + Arg("inputs")
+            refuse_idle(config, "sequence_length", "without lists and boxes", expected)
     size = config.image_size or dataset.image.size
     if size is None:
         raise UserError(

@@ -130,7 +130,13 @@ def build_model(
                 )
             own_name = re.sub(r"\W+", "_", name.partition(":")[2] or name).strip("_")
             model = keras.Model(model_input(tensors), last(logits), name=own_name)
-            norms = (x for x in layers_of(model) if isinstance(x, keras.layers.BatchNormalization))
+            norms = [x for x in layers_of(model) if isinstance(x, keras.layers.BatchNormalization)]
+            if sync_batchnorm and not norms:
+                raise UserError(
+                    argument="sync_batchnorm",
+                    received="True with " + Arg("model", name) + ", which normalises no batches",
+                    remedy="leave " + Arg("sync_batchnorm") + " out",
+                )
             for norm in norms if sync_batchnorm else ():
                 norm.synchronized = True
     separate_replicas(model)

@@ -138,7 +138,8 @@ def build_and_compile(config: RunConfig, run: Run, name: str) -> Built:
         frozen = None
         if config.freeze is not None:
             after, schedule = config.unfreeze_after, None
-            if after and (steps := run.epochs.total_steps - run.epochs.end(after - 1)):
+            if after:
+                steps = run.epochs.total_steps - run.epochs.end(after - 1)
                 schedule = schedule_after(config.optimizer, run.train.batch_size, steps)
             frozen = Frozen(built, config.freeze, after, schedule)
         optimizer.check_replicas(built, run.devices.num_replicas_in_sync)
