@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras import ops
 from keras.optimizers.schedules import LearningRateSchedule
 
-from imageshards.errors import Arg, UserError
+from imageshards.errors import Arg, Text, UserError
 from trainer.config import LOSSES, OptimizerConfig
 from trainer.dataset.spec import MeanStd
 from trainer.models.keras_internals import clips, layers_of, trained_variables, without_loss_scale
@@ -206,8 +206,10 @@ def make_optimizer(
     return LossScaleOptimizer(optimizer) if config.precision == "float16" else optimizer
 
 
-def check_replicas(model: keras.Model, replicas: int) -> None:
+def check_replicas(model: keras.Model, replicas: int, by_flags: bool = False) -> None:
     """Refuses a compiled model with which several replicas would fail, or train differently.
+
+    The error names flags if the command compiled the model, `by_flags`.
 
     Raises:
         UserError: XLA compiles the model on CPUs, or its optimizer accumulates gradients,
@@ -217,21 +219,27 @@ def check_replicas(model: keras.Model, replicas: int) -> None:
         return
     # TensorFlow and Keras check none of these problems, seen with TensorFlow 2.21 and Keras 3.15.
     optimizer = without_loss_scale(model.optimizer)
-    problem = ""
+    # What the model has, the flags for it, and why it fails.
+    problem: tuple[str, Text, str] | None = None
     if model.jit_compile and gpu_count():
         print(f"note: jit_compile on {replicas} replicas is untested on GPUs", file=sys.stderr)
     elif model.jit_compile:
-        problem = "jit_compile, as XLA cannot compile sums over replicas on CPUs"
+        why = "XLA cannot compile sums over replicas on CPUs"
+        problem = "jit_compile", Arg("jit_compile"), why
     for name in ("gradient_accumulation_steps", "ema_overwrite_frequency"):
         if value := getattr(optimizer, name, None):
-            problem = f"{name}={value}, with which Keras fails there"
+            problem = f"{name}={value}", Arg("accumulate_steps"), "Keras fails there"
     if optimizer is not model.optimizer and clips(optimizer):
-        problem = "clipping and float16, whose loss scaling takes gradients before they are summed"
-    if problem:
+        flags = Arg("clipnorm") + (" and " + Arg("precision", "float16"))
+        why = "loss scaling takes gradients before they are summed"
+        problem = "clipping and float16", flags, why
+    if problem is not None:
+        own, said, why = problem
+        has = "with " + said if by_flags else f"where {model.name} has {own}"
         raise UserError(
             argument=Arg("replicas", python="the strategy of model"),
-            received=f"{replicas}, where {model.name} has {problem}",
-            expected=f"{model.name} compiled without that, or one replica",
+            received=f"{replicas} " + has + f", but {why}",
+            expected="one replica, or none of these settings",
         )
 
 

@@ -142,7 +142,7 @@ def build_and_compile(config: RunConfig, run: Run, name: str) -> Built:
                 steps = run.epochs.total_steps - run.epochs.end(after - 1)
                 schedule = schedule_after(config.optimizer, run.train.batch_size, steps)
             frozen = Frozen(built, config.freeze, after, schedule)
-        optimizer.check_replicas(built, run.devices.num_replicas_in_sync)
+        optimizer.check_replicas(built, run.devices.num_replicas_in_sync, is_ours)
     # The flag comes before the value of a user's `model.compile`.
     built.steps_per_execution = config.steps_per_execution or built.steps_per_execution
     if built.steps_per_execution > 1 and run.hosts.count > 1:
