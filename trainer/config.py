@@ -313,15 +313,14 @@ class RunConfig:
         check_options(self)
         if ":" in self.model:
             why = "with " + Arg("model", self.model) + ", a model of your own"
-            expected = "BatchNormalization(synchronized=True) in that model"
-            refuse_idle(self, "sync_batchnorm", why, expected)
+            own = "BatchNormalization(synchronized=True) in that model"
+            refuse_idle(self, "sync_batchnorm", why, own)
         # Presets of KerasHub bring their weights.
         if not (self.weights or self.model.startswith(KERAS_HUB)):
             why = "without " + Arg("weights") + ", so random weights stay"
             refuse_idle(self, "freeze", why, Arg("weights", "imagenet") + " or a file")
         if not self.freeze:
-            expected = Arg("freeze", "all") + " or a number of layers"
-            refuse_idle(self, "unfreeze_after", "without " + Arg("freeze"), expected)
+            refuse_idle(self, "unfreeze_after", "without " + Arg("freeze"), Arg("freeze", "all"))
         if self.steps is None:
             self.check_unfreezing(self.epochs)
         if self.cluster != "slurm":

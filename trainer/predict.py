@@ -176,11 +176,8 @@ class Predictions:
         self._batch_size, self._top = batch_size, top
         self.model = find_model(model, **options)
         if top is not None and self.model.card.target == "values":
-            raise UserError(
-                argument="top",
-                received=f"{top} for a model of numbers, which has no classes to rank",
-                remedy="leave " + Arg("top") + " out",
-            )
+            why = f"{top} for a model of numbers, which has no classes to rank"
+            raise UserError(argument="top", received=why, expected="no " + Arg("top"))
         if isinstance(files, str | os.PathLike) or not isinstance(files, Iterable):
             files = [files]
         self.files = find_files([storage.place("FILE", path) for path in files])

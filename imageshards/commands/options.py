@@ -76,7 +76,7 @@ def check_options(config: Any) -> None:
     Raises:
         UserError: A value exceeds the limits of its option or has a wrong type.
     """
-    kind: type = type(config)
+    kind: Any = type(config)
     for name, (value_type, option) in options_of(kind).items():
         given = value = getattr(config, name)
         if option.place is not None and not (value is None or isinstance(value, str) and not value):
@@ -143,8 +143,9 @@ def refuse_idle(config: Any, name: str, why: Text, expected: Text) -> None:
     """
     value = getattr(config, name)
     if value != type(config).__dataclass_fields__[name].default:
+        shown = ",".join(value) if isinstance(value, tuple) else value
         raise UserError(
-            argument=name, received=f"{value} " + why, expected=expected + (", or no " + Arg(name))
+            argument=name, received=f"{shown} " + why, expected=expected + (", or no " + Arg(name))
         )
 
 

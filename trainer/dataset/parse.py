@@ -151,10 +151,7 @@ def box_features(boxes: Boxes | None) -> list[str]:
 
 
 def _boxes(values: Mapping[str, tf.RaggedTensor], inputs: ModelInputs) -> BoxesOf | None:
-    """Returns boxes and their labels for `Parsed`, padded with NaN and 0 behind the last box.
-
-    The padding makes the most boxes of the batch, and at least `inputs.sequence_length`.
-    """
+    """Returns boxes and their labels for `Parsed`, padded with NaN and 0 behind the last box."""
     boxes = inputs.boxes
     if boxes is None:
         return None
@@ -172,12 +169,12 @@ def _boxes(values: Mapping[str, tf.RaggedTensor], inputs: ModelInputs) -> BoxesO
             labels = _numbered(labels, boxes.classes)
     corners = tf.RaggedTensor.from_row_splits(tf.stack([xmin, ymin, xmax, ymax], -1), first, False)
     labels = tf.RaggedTensor.from_row_splits(labels, first, False)
-    most = tf.maximum(labels.bounding_shape(1), inputs.sequence_length or 0)
-    padded = corners.to_tensor(math.nan, shape=tf.stack([-1, most, len(BOX_FEATURES)]))
-    static = [labels.shape[0], None]  # the batch, whose size a tensor as `shape` hides
+    padded = corners.to_tensor(math.nan, shape=[None, None, len(BOX_FEATURES)])
+    # Each picture has at least the boxes to which they are cut, once hidden boxes are dropped.
+    more = [[0, 0], [0, inputs.sequence_length or 0]]
     return {
-        "boxes": tf.ensure_shape(padded, [*static, len(BOX_FEATURES)]),
-        "labels": tf.ensure_shape(labels.to_tensor(shape=tf.stack([-1, most])), static),
+        "boxes": tf.pad(padded, [*more, [0, 0]], constant_values=math.nan),
+        "labels": tf.pad(labels.to_tensor(), more),
     }
 
 
@@ -220,32 +217,27 @@ def _class_ids(dataset: DatasetSpec, raw: tf.Tensor, present: tf.Tensor) -> tf.T
 def _numbered(
     raw: tf.Tensor, known: Sequence[int | str], present: tf.Tensor | bool = True
 ) -> tf.Tensor:
-    """Returns the places of values among the `known` values, int64; checks them if `present`.
+    """Returns the places of values among the `known` values, int64; checks them if `present`."""
 
-    Binary search takes about the same time for any number of classes. It needs only constants; a
-    lookup table would be a resource that every graph has to keep.
-    """
+    # A binary search needs only constants. A lookup table would be a resource of each graph.
+    def sortable(values: tf.Tensor, seed: int) -> tf.Tensor:
+        is_text = values.dtype == tf.string
+        return tf.strings.to_hash_bucket_strong(values, _HASHES, [seed, 0]) if is_text else values
+
     with tf.init_scope(), tf.device("CPU"):  # eagerly, also while a graph is being traced
         for seed in itertools.count():
-            keys = _sortable(tf.constant(known, raw.dtype), seed).numpy()
+            keys = sortable(tf.constant(known, raw.dtype), seed).numpy()
             keys, places = np.unique(keys, return_index=True)
             if len(keys) == len({*known}):  # Otherwise two texts have the same hash.
                 break
     # `tf.searchsorted` refuses empty batches.
-    sought = _sortable(raw, seed)[tf.newaxis]
+    sought = sortable(raw, seed)[tf.newaxis]
     found = tf.raw_ops.LowerBound(sorted_inputs=keys[np.newaxis], values=sought, out_type="int64")
     # Behind the last key, and between two keys, `found` leads to another value.
     found = tf.gather(places, tf.minimum(found[0], len(keys) - 1))
     is_known = tf.equal(tf.gather(tf.constant(known, raw.dtype), found), raw)
     is_known |= tf.logical_not(present)
     return _checked(found, is_known, [f"Label outside the {len(known)} classes"])
-
-
-def _sortable(values: tf.Tensor, seed: int) -> tf.Tensor:
-    """Returns int64 keys for values: integers as they are, and hashes of texts."""
-    if values.dtype != tf.string:
-        return values
-    return tf.strings.to_hash_bucket_strong(values, _HASHES, [seed, 0])
 
 
 def _empty_example(dataset: DatasetSpec, features: Mapping[str, FeatureSpec]) -> bytes:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imageshards import storage
+from imageshards.commands.options import refuse_idle
 from imageshards.errors import Arg, Text, UserError
 from imageshards.text import about_look_alikes, composed, counted
 from imageshards.tfrecord import RecordError
@@ -44,7 +45,11 @@ def select(
             has no records, or there is no index.
     """
     classes, filters, balance = config.classes, config.where, config.balance if training else "none"
-    _check_kind(dataset, classes, balance)
+    what = f"with the target {described_target(dataset)}"
+    if not dataset.has_classes:
+        refuse_idle(config, "classes", what, Arg("where"))
+    if training and dataset.target != "class":
+        refuse_idle(config, "balance", what, Arg("sample_weight"))
     names = classes or dataset.classes
     ids = _class_ids(dataset, classes) if classes else tuple(range(len(names)))
     subset = Subset(
@@ -82,25 +87,20 @@ def select(
 
 def refuse_overlap(training: Subset, validation: Subset) -> None:
     """Refuses a validation with records of the training, whose figures would look too good."""
-    theirs, ours = training.dataset.fingerprint, validation.dataset.fingerprint
-    if (theirs, training.split.name) != (ours, validation.split.name):
+    name, both = validation.split.name, (training, validation)
+    if len({(subset.dataset.fingerprint, subset.split.name) for subset in both}) > 1:
         return
     read = np.ones(training.split.num_records, bool)
-    for subset in (training, validation):
-        if subset.record_classes is not None:
-            read &= subset.record_classes >= 0
-    if not read.any():
-        return
-    count = counted(int(read.sum()), "record")
-    raise UserError(
-        argument="validation_split",
-        received=f"{validation.split.name!r} with {count} that the training reads, too",
-        expected="records that the training does not read",
-        remedy="use "
-        + Arg("validation_split", "none", python="another split or where for Data.evaluation")
-        + ", or say "
-        + Arg("allow_overlap", True),
-    )
+    for subset in both:
+        read &= True if subset.record_classes is None else subset.record_classes >= 0
+    if read.any():
+        other = Arg("validation_split", "none", python="another split or where of Data.evaluation")
+        raise UserError(
+            argument="validation_split",
+            received=f"{name!r} with {counted(int(read.sum()), 'record')} that the training reads",
+            expected="records that the training does not read",
+            remedy="use " + other + ", or say " + Arg("allow_overlap", True),
+        )
 
 
 def mean_and_std(subset: Subset, target: DatasetSpec) -> MeanStd | None:
@@ -242,21 +242,18 @@ def known_counts(dataset: DatasetSpec, split: Split) -> tuple[int, ...] | None:
 
 
 def _class_ids(dataset: DatasetSpec, names: Sequence[str]) -> tuple[int, ...]:
-    numbered = [*enumerate(dataset.classes)]
+    numbered = [*enumerate(dataset.classes)][::-1]
     # Adopted names may have any Unicode form, so "é" may be one or two characters.
-    ids = {composed(known): number for number, known in reversed(numbered)}
-    ids |= {known: number for number, known in reversed(numbered)}
-    for name in names:
-        if composed(name) not in ids:
-            raise _unknown_class(dataset, name)
-    return tuple(ids.get(name, ids[composed(name)]) for name in names)
-
-
-def _unknown_class(dataset: DatasetSpec, name: str) -> UserError:
+    ids = {composed(known): number for number, known in numbered}
+    ids |= {known: number for number, known in numbered}
+    found = [ids.get(name, ids.get(composed(name), -1)) for name in names]
+    if -1 not in found:
+        return tuple(found)
+    name = names[found.index(-1)]
     near = difflib.get_close_matches(name, dataset.classes, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
     hint = about_look_alikes(name, dataset.classes) or hint
-    return UserError(
+    raise UserError(
         argument="classes",
         received=f"{name!r}, which is no class of {dataset.data!r}{hint}",
         expected=f"names among {some_names(dataset.classes, repr)}",
@@ -281,25 +278,6 @@ def _repeated(subset: Subset, counts: tuple[int, ...]) -> Subset:
         )
     # Each class is read as often as the largest one.
     return dataclasses.replace(subset, num_records=max(counts) * len(counts))
-
-
-def _check_kind(dataset: DatasetSpec, classes: Sequence[str] | None, balance: str) -> None:
-    """Refuses options about classes for a target without classes."""
-    what = f"but the target is {described_target(dataset)}"
-    if classes and not dataset.has_classes:
-        raise UserError(
-            argument="classes",
-            received=f"{','.join(classes)}, {what}",
-            expected="none",
-            remedy="choose records by " + Arg("where"),
-        )
-    if balance != "none" and dataset.target != "class":
-        raise UserError(
-            argument="balance",
-            received=f"{balance!r}, {what}, which are not balanced",
-            expected="'none'",
-            remedy="weigh records by a column of your own with " + Arg("sample_weight"),
-        )
 
 
 def _check_numbers(

@@ -132,11 +132,8 @@ def build_model(
             model = keras.Model(model_input(tensors), last(logits), name=own_name)
             norms = [x for x in layers_of(model) if isinstance(x, keras.layers.BatchNormalization)]
             if sync_batchnorm and not norms:
-                raise UserError(
-                    argument="sync_batchnorm",
-                    received="True with " + Arg("model", name) + ", which normalises no batches",
-                    remedy="leave " + Arg("sync_batchnorm") + " out",
-                )
+                why = "True with " + Arg("model", name) + ", which has no BatchNormalization"
+                raise UserError(argument="sync_batchnorm", received=why, remedy="leave it out")
             for norm in norms if sync_batchnorm else ():
                 norm.synchronized = True
     separate_replicas(model)

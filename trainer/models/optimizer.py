@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras import ops
 from keras.optimizers.schedules import LearningRateSchedule
 
+from imageshards.commands.options import refuse_idle
 from imageshards.errors import Arg, Text, UserError
 from trainer.config import LOSSES, OptimizerConfig
 from trainer.dataset.spec import MeanStd
@@ -111,12 +112,8 @@ def make_loss(
         )
     if target == "class":
         return CrossEntropy(num_outputs, config.label_smoothing)
-    if target == "values" and config.label_smoothing:
-        raise UserError(
-            argument="label_smoothing",
-            received=f"{config.label_smoothing}, but the target is values, which are not smoothed",
-            remedy="leave " + Arg("label_smoothing") + " out",
-        )
+    if target == "values":
+        refuse_idle(config, "label_smoothing", "with a target of numbers", "a class or labels")
     name = config.loss or names[0]
     if mean_std is not None and name not in WITHOUT_UNIT:
         return InDeviations(name, mean_std.std)
@@ -230,16 +227,15 @@ def check_replicas(model: keras.Model, replicas: int, by_flags: bool = False) ->
         if value := getattr(optimizer, name, None):
             problem = f"{name}={value}", Arg("accumulate_steps"), "Keras fails there"
     if optimizer is not model.optimizer and clips(optimizer):
-        flags = Arg("clipnorm") + (" and " + Arg("precision", "float16"))
         why = "loss scaling takes gradients before they are summed"
+        flags = Arg("clipnorm") + (" and " + Arg("precision", "float16"))
         problem = "clipping and float16", flags, why
     if problem is not None:
         own, said, why = problem
-        has = "with " + said if by_flags else f"where {model.name} has {own}"
         raise UserError(
             argument=Arg("replicas", python="the strategy of model"),
-            received=f"{replicas} " + has + f", but {why}",
-            expected="one replica, or none of these settings",
+            received=f"{replicas} with " + (said if by_flags else own) + f", but {why}",
+            expected="one replica, or no such setting",
         )
 
 

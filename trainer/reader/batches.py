@@ -40,12 +40,7 @@ from trainer.dataset.spec import (
     balancing_weights,
     input_of,
 )
-from trainer.dataset.subset import (
-    mean_and_std,
-    refuse_missing_inputs,
-    refuse_overlap,
-    select,
-)
+from trainer.dataset.subset import mean_and_std, refuse_missing_inputs, refuse_overlap, select
 from trainer.dataset.target import target_name, with_sample_weight, with_target
 from trainer.imports import CHANNELS_LAST, CHANNELS_REMEDY
 
@@ -256,7 +251,8 @@ class TrainingData:
     @functools.cached_property
     def augmentation(self) -> Augmentation:
         """Returns the functions of the augmentation, each for the host or for the device."""
-        image, size = self.model_inputs.image, self.model_inputs.size
+        inputs = self.model_inputs
+        image, size = inputs.image, inputs.size
         if not isinstance(self.augment, str):
             from trainer.augment.user_function import function_augmentation
             from trainer.dataset.parse import label_spec
@@ -266,16 +262,13 @@ class TrainingData:
                 image=image,
                 size=size,
                 seed=self.seed,
-                labels=label_spec(
-                    self.subset.dataset, self.model_inputs, self.num_outputs, self.batch_size
-                ),
+                labels=label_spec(self.subset.dataset, inputs, self.num_outputs, self.batch_size),
                 batch_size=self.batch_size,
             )
         boxes = None
-        if self.augment_on == "device" and self.model_inputs.boxes is not None:
+        if self.augment_on == "device" and inputs.boxes is not None:
             from trainer.augment.boxes import box_finisher
 
-            inputs = self.model_inputs
             boxes = box_finisher(self.subset.dataset, inputs.boxes, inputs.sequence_length)
         return make_augmentation(
             self.augment,

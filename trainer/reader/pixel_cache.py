@@ -14,7 +14,6 @@ every record that `ends` lists survives a crash of the process or the machine.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import math
@@ -31,7 +30,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from imageshards.errors import Arg, Text, UserError
+from imageshards.errors import Arg, UserError
 from imageshards.example import without_feature
 from imageshards.progress import ProgressLine, rate_line
 from imageshards.storage.concurrency import map_concurrently
@@ -85,14 +84,10 @@ class PixelCache:
 
 
 class _Mapped:
-    """A file in memory as an array of uint8, which lives as long as arrays and tensors of it.
+    """A mapped file, for `np.asarray`; arrays and tensors of it keep the mapping.
 
-    The mapping is shared and read-only. The system would count a private, writable one as memory
-    that it might need, and refuse a file that is larger than memory and swap space.
-
-    Raises:
-        UserError: The process may not map so many bytes, the file system maps no files, or the
-            file is shorter.
+    The mapping is shared and read-only. A private, writable one counts as memory, so the system
+    refuses a file that is larger than memory and swap space.
     """
 
     def __init__(self, path: str, *shape: int) -> None:
@@ -102,26 +97,21 @@ class _Mapped:
                 self._mapping = mmap.mmap(file.fileno(), num_bytes, access=mmap.ACCESS_READ)
             # A ValueError: the file is shorter.
             except (OSError, ValueError) as e:
-                raise _not_mapped(path, num_bytes, e) from e
+                limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+                allowed = "unlimited" if limit < 0 else f"limited to {limit / 1e9:.2f} GB"
+                raise UserError(
+                    argument="cache",
+                    received=f"'pixels', but {path!r} of {num_bytes / 1e9:.2f} GB cannot be mapped "
+                    f"({e}; the address space of this process is {allowed})",
+                    expected="more address space (ulimit -v unlimited), another "
+                    + Arg("cache_folder")
+                    + (", or " + Arg("cache", "none")),
+                ) from e
         address = np.frombuffer(self._mapping, np.uint8).ctypes.data
         # DLPack refuses read-only arrays, so False calls this one writable. Nothing writes to it.
         self.__array_interface__ = {
             "data": (address, False), "shape": shape, "typestr": "|u1", "version": 3,
         }  # fmt: skip
-
-
-def _not_mapped(path: str, num_bytes: int, error: OSError | ValueError) -> UserError:
-    why = str(error)
-    remedy: Text = "name another " + Arg("cache_folder")
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if getattr(error, "errno", None) == errno.ENOMEM and limit != resource.RLIM_INFINITY:
-        why = f"the limit on the address space of this process is {limit / 1e9:.2f} GB"
-        remedy = "raise the limit, for example by ulimit -v unlimited"
-    return UserError(
-        argument="cache",
-        received=f"'pixels', but {path!r} of {num_bytes / 1e9:.2f} GB cannot be mapped ({why})",
-        remedy=remedy + ", or use " + Arg("cache", "none"),
-    )
 
 
 def decode_once(

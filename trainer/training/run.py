@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras.callbacks import Callback, CallbackList
 
 from imageshards import storage
+from imageshards.commands.options import options_of, refuse_idle
 from imageshards.errors import Arg, UserError
 from imageshards.text import for_output
 from trainer.augment.augmentation import check_pairs, resolve_augment_on
@@ -170,16 +171,12 @@ def build_and_compile(config: RunConfig, run: Run, name: str) -> Built:
 
 def _refuse_optimizer_flags(config: RunConfig) -> None:
     """Refuses flags for which a compiled model has its own optimizer, loss or metrics."""
-    others = {"metrics": ",".join(config.metrics), "freeze": config.freeze or ""}
-    given = dataclasses.asdict(config.optimizer) | others
-    default = dataclasses.asdict(OptimizerConfig())
-    flags = [name for name in given if given[name] != default.get(name, "")]
-    if flags:
-        raise UserError(
-            argument=flags[0],
-            received=f"{given[flags[0]]}, but the model is compiled, and brings its own",
-            remedy="leave " + Arg(flags[0]) + " out, or compile the model with the value",
-        )
+    for part, names in (
+        (config.optimizer, options_of(OptimizerConfig)),
+        (config, ("metrics", "freeze")),
+    ):
+        for name in names:
+            refuse_idle(part, name, "with a compiled model, which brings its own", "model.compile")
 
 
 def print_plan(config: RunConfig, run: Run, network: keras.Model) -> None:

@@ -190,7 +190,7 @@ def test_a_limit_on_the_address_space_is_named_before_decoding(tmp_path):
     found = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
     said = found.stderr.splitlines()[-1]
     assert "UserError: cache received 'pixels'" in said and "ulimit -v unlimited" in said, said
-    assert "pixels' of 0.60 GB" in said and "limit on the address space" in said, said
+    assert "pixels' of 0.60 GB" in said and "process is limited to " in said, said
 
 
 def test_cached_pictures_are_not_copied_into_memory(tmp_path):
