@@ -13,10 +13,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import numbers
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from imageshards.errors import Arg, UserError, names_arguments
@@ -71,7 +72,7 @@ def open(
     """
     config = ReadConfig(
         data=place("path", path),
-        skip_broken=_whole_number("skip_broken", skip_broken),
+        skip_broken=skip_broken,
         records_root=None if records_root is None else place("records_root", records_root),
     )
     return Data(config, open_dataset(config))
@@ -138,6 +139,7 @@ class Data:
         Raises:
             UserError: The index is missing or damaged, or a split or column does not exist.
         """
+        columns = None if columns is None else _listed("columns", columns)
         return read_index(self.dataset.data, self.dataset.manifest, split, columns, "path")
 
     @names_arguments(data="path")
@@ -165,7 +167,7 @@ class Data:
         found = find_split(self.dataset, "split", split)
         check_shards(self.dataset, [found])
         return RecordSource(
-            self.dataset, found, None if features is None else _names("features", features), decode
+            self.dataset, found, None if features is None else _listed("features", features), decode
         )
 
     @names_arguments(data="path", train_split="split")
@@ -224,8 +226,8 @@ class Data:
                 (boxes with labels, moved along with the pixels).
             min_box_visibility: Smallest share of a box's area that must remain after crop, flip and
                 rotation. Boxes with less are dropped with their labels.
-            sequence_length: Length to which features of variable length are padded or cut; None for
-                the longest of each batch.
+            sequence_length: Length to which features of variable length, and boxes, are padded or
+                cut; None for the longest of each batch. Hidden boxes are dropped first.
             cache: `pixels` decodes every picture once and keeps the pixels; `none`.
             cache_folder: Local folder for the pixels, below `/dev/shm` to keep them in memory; None
                 for a folder in the user's cache.
@@ -258,7 +260,7 @@ class Data:
         asked["augment"] = NONE if callable(augment) else augment
         asked |= {"train_split": split, "validation_split": "none"}
         config = with_arguments(self.config, asked)
-        described, _ = open_data(config, with_targets(self.dataset, target, target_kind))
+        described, _ = open_data(config, self._with_targets(target, target_kind))
         described.check_pairs(1)
         boxes = described.model_inputs.boxes
         if callable(augment):
@@ -317,9 +319,14 @@ class Data:
                 "validation, val or valid",
                 expected=f"one of {', '.join(self.splits)}",
             )
-        dataset = with_targets(self.dataset, target, target_kind)
+        dataset = self._with_targets(target, target_kind)
         dataset = with_sample_weight(dataset, sample_weight)
         return evaluation_data(config, dataset, found, wanted_inputs(config, dataset))
+
+    def _with_targets(self, target: Any, target_kind: str | None) -> DatasetSpec:
+        if target is not None and not isinstance(target, str):
+            target = _listed("target", target)
+        return with_targets(self.dataset, target, target_kind)
 
 
 def with_arguments(config: ReadConfig, asked: Mapping[str, Any]) -> ReadConfig:
@@ -330,16 +337,13 @@ def with_arguments(config: ReadConfig, asked: Mapping[str, Any]) -> ReadConfig:
     Raises:
         UserError: A value has the wrong type, or is out of range.
     """
-    options = {field.name for field in dataclasses.fields(config)} - {"target", "target_kind"}
+    options = {field.name for field in dataclasses.fields(config)} - {"target"}
     values = {name: value for name, value in asked.items() if name in options}
-    for name in ("batch_size", "seed", "sequence_length", "skip_broken", "threads"):
-        if name in values:
-            values[name] = _whole_number(name, values[name])
     for name in ("classes", "where", "inputs"):
         if values.get(name) is not None:
-            values[name] = _names(name, values[name])
+            values[name] = _listed(name, values[name])
     if (size := values.get("image_size")) is not None:
-        sides = [size] if isinstance(size, str | int) else list(size)
+        sides = _listed("image_size", size, (str, numbers.Integral), "a whole number or two")
         values["image_size"] = parse_image_size("x".join(map(str, sides)))
     return dataclasses.replace(config, **values)
 
@@ -356,20 +360,14 @@ def evaluation_data(
     return EvaluationData(subset, read_options(config), inputs, config.batch_size)
 
 
-def _whole_number(name: str, value: object) -> Any:
-    """Returns `value` as an int; None stays None."""
-    if value is None:
-        return None
-    # NumPy's integers are `Integral`, too; True and False are, but a caller hardly means 1 and 0.
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise UserError(argument=name, received=repr(value), expected="a whole number")
-    return int(value)
-
-
-def _names(name: str, value: str | Iterable[str]) -> tuple[str, ...]:
-    # A single text would otherwise be read as a list of letters.
-    values = (value,) if isinstance(value, str) else tuple(value)
-    wrong = [one for one in values if not isinstance(one, str)]
-    if wrong:
-        raise UserError(argument=name, received=f"{wrong[0]!r} among {values!r}", expected="texts")
-    return values
+def _listed(
+    name: str, value: Any, kind: type | tuple[type, ...] = str, expected: str = "texts"
+) -> tuple[Any, ...]:
+    """Returns the items of a list, or a single item alone; refuses items of another kind."""
+    # Bytes would be numbers. A set has no order, and the items of a dictionary are hardly meant.
+    is_list = isinstance(value, Iterable) and not isinstance(value, bytes | Set | Mapping)
+    with contextlib.suppress(TypeError):  # an array of NumPy may have no dimension
+        found = (value,) if isinstance(value, kind) else tuple(value if is_list else [value])
+        if all(isinstance(one, kind) for one in found):
+            return found
+    raise UserError(argument=name, received=repr(value), expected=f"{expected}, in a list")

@@ -11,7 +11,7 @@ import os
 from typing import Annotated
 
 from imageshards.commands.command_line import names_or_file, split_names
-from imageshards.commands.options import Option, check_options
+from imageshards.commands.options import Option, check_options, refuse_idle
 from imageshards.errors import Arg, UserError
 from imageshards.manifest import RECORDS_ROOT_HELP
 from imageshards.storage import is_local, place
@@ -99,6 +99,9 @@ class ReadConfig:
     validation_split: Annotated[str | None, Option(
         "split to validate on after every epoch, or none (default: validation, val or valid if the "
         "dataset has such a split; never test)", metavar="NAME")] = None
+    allow_overlap: Annotated[bool, Option(
+        "validates also on records that the training reads; without this flag such a "
+        "--validation_split is refused")] = False
     classes: Annotated[tuple[str, ...] | None, Option(
         "read only records of these classes, or with at least one of these labels. The order gives "
         "the class ids. A list with commas, or a text file with one name per line. In a list, "
@@ -115,8 +118,8 @@ class ReadConfig:
         "smallest share of a bounding box's area that must remain after crop, flip and rotation; "
         "boxes with less are dropped with their labels", least=0, most=1)] = 0.1
     sequence_length: Annotated[int | None, Option(
-        "length to which lists among the --inputs are padded or cut (default: the longest list of "
-        "each batch)",
+        "length to which lists among the --inputs, and bounding boxes, are padded or cut (default: "
+        "the longest list of each batch)",
         least=1)] = None
     image_size: Annotated[tuple[int, int] | None, Option(
         "size of the model's input in pixels, N or HEIGHTxWIDTH. Without augmentation, a picture "
@@ -172,6 +175,9 @@ class ReadConfig:
             raise UserError(
                 argument="cache_folder", received=repr(self.cache_folder), expected="a local folder"
             )
+        if self.cache == "none":
+            why = "without " + Arg("cache") + ", so that nothing is kept"
+            refuse_idle(self, "cache_folder", why, Arg("cache", "pixels"))
         for argument, names in (("classes", self.classes), ("inputs", self.inputs)):
             if names is not None and not 0 < len(names) == len({*names}):
                 raise UserError(
@@ -214,7 +220,7 @@ class OptimizerConfig:
         "momentum of an exponential moving average of the weights; the average is validated and "
         "saved. For S steps choose at most 1 - 5 / S, or the initial weights still count (default: "
         "none)",
-        least=0, below=1)] = None
+        above=0, below=1)] = None
     accumulate_steps: Annotated[int, Option(
         "number of batches whose gradients are averaged for one update; on one replica only",
         least=1)] = 1
@@ -229,14 +235,12 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.schedule == "linear" and self.warmup_steps:
-            raise UserError(
-                argument="warmup_steps",
-                received=f"{self.warmup_steps} with "
-                + Arg("schedule", "linear")
-                + ", which has no warm-up in Keras",
-                expected=Arg("schedule", "cosine") + " or constant",
-            )
+        if self.schedule == "linear":
+            why = "with " + Arg("schedule", "linear") + ", which has no warm-up in Keras"
+            refuse_idle(self, "warmup_steps", why, Arg("schedule", "cosine") + " or constant")
+        if self.optimizer in ("adam", "adamw"):
+            why = "with " + Arg("optimizer", self.optimizer) + ", which has betas instead"
+            refuse_idle(self, "momentum", why, Arg("optimizer", "sgd") + " or rmsprop")
 
 
 _hosts = functools.partial(Option, group="several hosts")
@@ -318,30 +322,33 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.sync_batchnorm and ":" in self.model:
-            raise UserError(
-                argument="sync_batchnorm",
-                received="True with " + Arg("model", self.model) + ", a model of your own",
-                expected="cnn or one of keras.applications",
-                remedy="use BatchNormalization(synchronized=True) in your model",
-            )
+        if ":" in self.model:
+            why = "with " + Arg("model", self.model) + ", a model of your own"
+            own = "BatchNormalization(synchronized=True) in that model"
+            refuse_idle(self, "sync_batchnorm", why, own)
         # Presets of KerasHub bring their weights.
-        if self.freeze and not (self.weights or self.model.startswith(KERAS_HUB)):
-            raise UserError(
-                argument="freeze",
-                received=f"{self.freeze} without " + Arg("weights") + ", so random weights stay",
-                expected="weights to start from, for example " + Arg("weights", "imagenet"),
-            )
-        if self.unfreeze_after and not self.freeze:
-            raise UserError(
-                argument="unfreeze_after",
-                received=f"{self.unfreeze_after} without " + Arg("freeze"),
-                expected=Arg("freeze", "all") + ", or the number of frozen layers",
-            )
+        if not (self.weights or self.model.startswith(KERAS_HUB)):
+            why = "without " + Arg("weights") + ", so random weights stay"
+            refuse_idle(self, "freeze", why, Arg("weights", "imagenet") + " or a file")
+        if not self.freeze:
+            refuse_idle(self, "unfreeze_after", "without " + Arg("freeze"), Arg("freeze", "all"))
+        if self.steps is None:
+            self.check_unfreezing(self.epochs)
+        if self.cluster != "slurm":
+            slurm = Arg("cluster", "slurm")
+            refuse_idle(self, "cluster_port", "without " + slurm, slurm)
+        if self.cluster is None:
+            refuse_idle(self, "cluster_timeout", "without " + Arg("cluster"), Arg("cluster"))
         batch_size = self.read.batch_size
         # `make_strategy` checks again, once the number of GPUs and hosts is known.
         if self.replicas is not None and batch_size % self.replicas:
             raise uneven_batch(batch_size, self.replicas)
+
+    def check_unfreezing(self, epochs: int) -> None:
+        """Refuses to free layers behind the last of the run's `epochs`."""
+        if self.unfreeze_after and self.unfreeze_after >= epochs:
+            why = f"in a run of {counted(epochs, 'epoch')}, so that no layer is freed"
+            refuse_idle(self, "unfreeze_after", why, "fewer epochs")
 
 
 def _parse_freeze(text: str) -> str | int | None:

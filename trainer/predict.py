@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from imageshards import storage
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import Option, check_number
-from imageshards.errors import UserError, names_arguments
+from imageshards.errors import Arg, UserError, names_arguments
 from imageshards.images.options import EXTENSIONS, passed_over
 from imageshards.text import counted, printable
 from trainer.commands import ARGUMENTS, add_model_flags, chosen, find_model, model_arguments, run
@@ -175,6 +175,9 @@ class Predictions:
             check_number(name, received, int, Option("", least=1))
         self._batch_size, self._top = batch_size, top
         self.model = find_model(model, **options)
+        if top is not None and self.model.card.target == "values":
+            why = f"{top} for a model of numbers, which has no classes to rank"
+            raise UserError(argument="top", received=why, expected="no " + Arg("top"))
         if isinstance(files, str | os.PathLike) or not isinstance(files, Iterable):
             files = [files]
         self.files = find_files([storage.place("FILE", path) for path in files])

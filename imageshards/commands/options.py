@@ -17,7 +17,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from imageshards.errors import UserError
+from imageshards.errors import Arg, Text, UserError
 
 _METAVARS = {int: "N", float: "X"}
 _NUMBERS = {int: numbers.Integral, float: numbers.Real}  # These include NumPy's numbers.
@@ -68,19 +68,25 @@ def options_of(kind: type) -> Mapping[str, tuple[type, Option]]:
 
 
 def check_options(config: Any) -> None:
-    """Checks every option of a dataclass in its `__post_init__`, and normalises its places.
+    """Checks every option of a dataclass in its `__post_init__`, and normalises its values.
+
+    Places become strings, and numbers of NumPy become Python's. None is only allowed as the
+    default.
 
     Raises:
         UserError: A value exceeds the limits of its option or has a wrong type.
     """
-    kind: type = type(config)
-    for name, (_, option) in options_of(kind).items():
-        value = getattr(config, name)
-        if option.place is not None and value not in (None, ""):
+    kind: Any = type(config)
+    for name, (value_type, option) in options_of(kind).items():
+        given = value = getattr(config, name)
+        if option.place is not None and not (value is None or isinstance(value, str) and not value):
             value = option.place(option.flag or name, value)
-            object.__setattr__(config, name, value)  # The dataclass may be frozen.
-        if value is not None:
+        if value is not None or kind.__dataclass_fields__[name].default is not None:
             check_option(kind, name, value)
+            if value_type in _NUMBERS and not isinstance(value, int | float):
+                value = value_type(value)
+        if value is not given:
+            object.__setattr__(config, name, value)  # The dataclass may be frozen.
 
 
 def check_option(kind: type, name: str, value: Any) -> None:
@@ -91,7 +97,7 @@ def check_option(kind: type, name: str, value: Any) -> None:
     """
     value_type, option = options_of(kind)[name]
     flag = option.flag or name
-    if option.choices and value not in option.choices:
+    if option.choices and not (isinstance(value, str) and value in option.choices):
         raise _refused(flag, repr(value), f"one of {', '.join(map(str, option.choices))}")
     if value_type in _NUMBERS:
         check_number(flag, value, value_type, option)
@@ -99,6 +105,8 @@ def check_option(kind: type, name: str, value: Any) -> None:
         _check_range(flag, value, option)
     elif value_type is str and option.parse is None and not isinstance(value, str):
         raise _refused(flag, repr(value), "a text")
+    elif value is None:
+        raise _refused(flag, "None", "a value")
 
 
 def check_number(name: str, value: Any, value_type: type, limits: Option) -> None:
@@ -145,6 +153,22 @@ def _parse_range(name: str, text: str) -> tuple[float, ...]:
         return tuple(map(float, text.split(",")))
     except ValueError:
         raise _refused(name, repr(text), "two numbers, for example 0.5,1") from None
+
+
+def refuse_idle(config: Any, name: str, why: Text, expected: Text) -> None:
+    """Refuses a value that changes nothing, unless the value is the default.
+
+    Args:
+        config: A dataclass with the option `name`.
+        why: Follows the value: the other options with which the value has no effect.
+        expected: The options that give the value an effect.
+    """
+    value = getattr(config, name)
+    if value != type(config).__dataclass_fields__[name].default:
+        shown = ",".join(value) if isinstance(value, tuple) else value
+        raise UserError(
+            argument=name, received=f"{shown} " + why, expected=expected + (", or no " + Arg(name))
+        )
 
 
 def _refused(name: str, received: str, expected: str) -> UserError:

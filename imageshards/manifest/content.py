@@ -444,7 +444,8 @@ def find_split(name: str, splits: Collection[str], argument: str) -> str:
         UserError: No split has the name; the error names `argument`.
     """
     names = next((names for names in (TRAIN_NAMES, VALIDATION_NAMES) if name in names), ())
-    found = next((one for one in (name, *names) if one in splits), None)
+    known = (one for one in (name, *names) if isinstance(one, str) and one in splits)
+    found = next(known, None)
     if found is None:
         expected = f"one of {', '.join(splits) or 'none'}"
         raise UserError(argument=argument, received=repr(name), expected=expected)

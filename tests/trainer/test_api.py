@@ -1,4 +1,6 @@
+import contextlib
 import dataclasses
+import inspect
 import itertools
 import json
 from typing import Any
@@ -230,11 +232,18 @@ def test_errors_name_the_argument(data, tmp_path):
         ("augment_on", "'auto'", train(augment_on="auto")),
         ("augment_on", "'device'", train(augment=tell_seeds, augment_on="device")),
         ("image_size", "'2x3x4'", train(image_size=(2, 3, 4))),
-        ("classes", "received 1 among", train(classes=[1])),
+        ("classes", "[1]", train(classes=[1])),
+        ("classes", "{'ant'}", train(classes={"ant"})),
+        ("image_size", "b'20'", train(image_size=b"20")),
+        ("batch_size", "None", train(batch_size=None)),
+        ("target_kind", "'number'", train(target="number", target_kind="number")),
+        ("target_kind", "without target", train(target=None, target_kind="class")),
         ("where", "'age'", train(where="age")),
         ("inputs", "'age'", train(inputs=["age"])),
         ("inputs", "'image,text'", train(inputs=["image", "text"])),
         ("cache_folder", "cache='pixels'", train(cache_folder="here")),
+        ("min_box_visibility", "without bounding boxes", train(min_box_visibility=0.5)),
+        ("sequence_length", "without lists", train(sequence_length=3, inputs=["image", "age"])),
         ("data", "build --input PHOTOS --output FOLDER", lambda: ims.open(tmp_path / "absent")),
         ("path", "None", lambda: ims.open(None)),  # type: ignore[arg-type]
         ("start_step", "-1", lambda: data.train(batch_size=4).dataset(-1)),
@@ -246,6 +255,30 @@ def test_errors_name_the_argument(data, tmp_path):
     for argument, word, call in calls:
         with refused(argument, word):
             call()
+
+
+# A user may give any of these by mistake.
+ODD = (
+    None, True, 2.5, -1, np.int64(2), np.float32(2.5), "x", b"x", ["x"], [1], (None,), {"x": 1},
+    {"x"}, np.array(["x"]), np.array(2), object(),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["open", "train", "evaluation", "source", "index"])
+def test_a_value_of_any_type_is_taken_or_refused_in_a_sentence(data, method):
+    call = ims.open if method == "open" else getattr(data, method)
+    needed = {"open": {"path": data.config.data}, "source": {"split": "train"}, "index": {}}
+    base: dict[str, Any] = needed.get(method, {"batch_size": 2})
+    for name, value in itertools.product(inspect.signature(call).parameters, ODD):
+        with contextlib.suppress(ims.UserError):
+            call(**base | {name: value})
+
+
+def test_numbers_of_numpy_become_numbers_of_python(data):
+    how: dict[str, Any] = {"image_size": np.int64(6), "eval_crop": np.float32(0.5)}
+    found = data.evaluation(batch_size=np.int64(4), threads=np.int8(2), **how)
+    assert (found.model_inputs.size, type(found.model_inputs.eval_crop)) == ((6, 6), float)
+    assert type(found.batch_size) is type(found.read_options.threads) is int
 
 
 def test_reading_options_are_passed_to_the_reader(data, tmp_path, monkeypatch):

@@ -40,7 +40,7 @@ def test_flags_reach_the_part_of_the_configuration_they_belong_to() -> None:
         ("--cluster_port 65536", "--cluster_port received 65536; expected 1 to 65535."),
         ("--clipnorm 0", "--clipnorm received 0.0; expected more than 0."),
         ("--learning_rate nan", "--learning_rate received nan; expected more than 0."),
-        ("--ema 1", "--ema received 1.0; expected at least 0 and less than 1."),
+        ("--ema 1", "--ema received 1.0; expected more than 0 and less than 1."),
         ("--eval_crop 1.1", "--eval_crop received 1.1; expected more than 0 and at most 1"),
         ("--steps 3 --epochs 1", "--steps received 3 together with --epochs 1"),
         ("--batch_size 10 --replicas 3", "--batch_size received 10, which 3 replicas"),

@@ -140,10 +140,10 @@ def test_without_a_validation_split_one_has_to_be_named(model, tmp_path):
 
 def test_python_gets_the_object_of_the_command_for_any_data(folder, model, tmp_path, capsys):
     flags = ["--batch_size", 5, "--classes", "square,circle", "--where", "image/class/label>=0"]
-    flags += ["--split", "train"]
+    flags += ["--split", "train", "--threads", 2]
     shown = figures(capsys, "--model_path", model, "--data", folder, *flags)
     asked: dict[str, Any] = {"classes": ["square", "circle"], "where": "image/class/label>=0"}
-    asked |= {"batch_size": 5, "split": "train"}
+    asked |= {"batch_size": 5, "split": "train", "threads": 2}
     opened, report = ims.open(folder), tmp_path / "page"
     for data, options in (
         (folder, {"report": report, **asked}),

@@ -130,6 +130,7 @@ def test_python_gets_the_array_of_the_command(model_folder, photos, capsys):
 def test_errors_name_the_argument(tmp_path: pathlib.Path, model_folder: pathlib.Path) -> None:
     (tmp_path / "none").mkdir()
     saved(tmp_path / "more", card({"age": FeatureSpec("float32", ())}))
+    saved(tmp_path / "price", values_card("price"))
     photo = tmp_path / "a.jpg"
     photo.write_bytes(encoded(scene()))
     calls: list[tuple[str, Any, Any, dict[str, Any]]] = [
@@ -140,6 +141,7 @@ def test_errors_name_the_argument(tmp_path: pathlib.Path, model_folder: pathlib.
         ("^model received <", object(), photo, {}),
         ("^model received a model that takes age", tmp_path / "more", photo, {}),
         ("^top received 0", model_folder, photo, {"top": 0}),
+        ("^top received 2 for a model of numbers", tmp_path / "price", photo, {"top": 2}),
         ("^batch_size received 2.5", model_folder, photo, {"batch_size": 2.5}),
     ]
     for told, model, files, options in calls:

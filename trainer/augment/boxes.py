@@ -39,12 +39,15 @@ class View(NamedTuple):
 FinishBoxes = Callable[[Batch, View | None], Batch]
 
 
-def box_finisher(dataset: DatasetSpec, boxes: Boxes) -> FinishBoxes:
-    """Returns a function that moves the boxes of a batch, clips them, and drops hidden boxes."""
+def box_finisher(dataset: DatasetSpec, boxes: Boxes, most: int | None = None) -> FinishBoxes:
+    """Returns a function that moves the boxes of a batch, clips them, and drops hidden boxes.
+
+    Of each picture `most` boxes are left, so that a hidden box takes no place of a visible one.
+    """
 
     def finish(batch: Batch, view: View | None) -> Batch:
         rest = {name: values for name, values in batch.items() if name != "boxes"}
-        found = cut_boxes(move_boxes(batch["boxes"], view), boxes.min_visibility)
+        found = cut_boxes(move_boxes(batch["boxes"], view), boxes.min_visibility, most)
         if boxes.is_input:
             return rest | {"inputs": rest["inputs"] | {BOXES: found}}
         return rest | {"label": rest["label"] | {BOXES: found} if dataset.outputs else found}
@@ -76,10 +79,11 @@ def move_boxes(found: BoxesOf, view: View | None) -> BoxesOf:
     return found | {"boxes": tf.stack(ends, -1)}
 
 
-def cut_boxes(found: BoxesOf, min_visibility: float) -> BoxesOf:
+def cut_boxes(found: BoxesOf, min_visibility: float, most: int | None = None) -> BoxesOf:
     """Clips boxes to the picture, and drops boxes with less than `min_visibility` of their area.
 
-    The remaining boxes come first, in their order; behind them boxes and labels are -1. A box with
+    The remaining boxes come first, in their order; behind them boxes and labels are -1. The result
+    has the first `most` boxes, of which `found` has at least as many; None for all. A box with
     reversed ends is dropped. A box without an area (a line or a point) stays if it is inside.
     """
     boxes = found["boxes"]
@@ -92,10 +96,12 @@ def cut_boxes(found: BoxesOf, min_visibility: float) -> BoxesOf:
     order = tf.argsort(tf.where(stays, 0.0, 1.0), -1, stable=True)
     stays = tf.gather(stays, order, batch_dims=1)
     cut, labels = (tf.gather(of, order, batch_dims=1) for of in (cut, found["labels"]))
-    padding = tf.constant(_PADDING, labels.dtype)
+    cut = tf.where(stays[..., tf.newaxis], cut, float(_PADDING))
+    labels = tf.where(stays, labels, tf.constant(_PADDING, labels.dtype))
+    size = [-1, -1 if most is None else most]
     return {
-        "boxes": tf.where(stays[..., tf.newaxis], cut, float(_PADDING)),
-        "labels": tf.where(stays, labels, padding),
+        "boxes": tf.slice(cut, [0, 0, 0], [*size, -1]),
+        "labels": tf.slice(labels, [0, 0], size),
     }
 
 

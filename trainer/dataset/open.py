@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from imageshards import storage
+from imageshards.commands.options import refuse_idle
 from imageshards.errors import Arg, Text, UserError
 from imageshards.index import MAX_TEXT_BYTES, read_index
 from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, BOX_LABEL_FEATURE, MANIFEST_NAME
@@ -74,18 +75,8 @@ def several_datasets(paths: Sequence[str]) -> UserError:
 
 
 def read_options(config: ReadConfig, output: str | None = None) -> ReadOptions:
-    """Returns how shards are read; the cache is in the run's `output` if that is a local folder.
-
-    Raises:
-        UserError: The configuration has a cache folder, but no cache.
-    """
+    """Returns how shards are read; the cache is in the run's `output` if that is a local folder."""
     folder = config.cache_folder
-    if folder and config.cache == "none":
-        raise UserError(
-            argument="cache_folder",
-            received=f"{folder!r}, but nothing is kept",
-            remedy="leave it out, or ask for " + Arg("cache", "pixels"),
-        )
     if output and storage.is_local(output):
         folder = folder or os.path.join(output, CACHE_FOLDER)
     elif config.cache != "none":
@@ -98,11 +89,17 @@ def wanted_inputs(config: ReadConfig, dataset: DatasetSpec) -> ModelInputs:
     """Returns the inputs of a model that `config` describes.
 
     Raises:
-        UserError: A feature does not exist, no size of the pictures is known, or sizes vary
-            although all pictures are to be cached.
+        UserError: A feature does not exist, no size of the pictures is known, sizes vary although
+            all pictures are to be cached, or an option has no effect on these inputs.
     """
     features = check_inputs(dataset, config.inputs)
     boxes = wanted_boxes(dataset, config.inputs, config.min_box_visibility)
+    if boxes is None:
+        expected = "bounding_boxes among " + Arg("inputs") + " or as " + Arg("target")
+        refuse_idle(config, "min_box_visibility", "without bounding boxes", expected)
+        if all(spec.shape is not None for spec in features.values()):
+            expected = "a list or bounding_boxes among " + Arg("inputs")
+            refuse_idle(config, "sequence_length", "without lists and boxes", expected)
     size = config.image_size or dataset.image.size
     if size is None:
         raise UserError(
@@ -180,7 +177,9 @@ def model_inputs(dataset: DatasetSpec, card: ModelCard) -> ModelInputs:
     features, wanted = check_inputs(dataset, card.inputs.names), card.inputs.boxes
     boxes = wanted and wanted_boxes(dataset, card.inputs.names, wanted.min_visibility)
     if boxes != wanted:
-        has, wants = (some_names(one.classes if one else ()) or "of ids" for one in (boxes, wanted))
+        has, wants = (
+            some_names(one.classes if one else (), repr) or "of ids" for one in (boxes, wanted)
+        )
         why = f"whose boxes have the classes {has}"
         raise dataset.refused(why, f"{wants}, which the model knows")
     # The stored pictures have the dataset's sizes; decoding gives them the model's channels.
@@ -236,13 +235,13 @@ def wanted_boxes(dataset: DatasetSpec, names: Sequence[str], min_visibility: flo
     # Labels are the records' ids, else their texts, numbered over all splits, else 0.
     if lists.get(BOX_LABEL_FEATURE) == "int64":
         return Boxes(BOX_LABEL_FEATURE, (), min_visibility, is_input)
-    if lists.get(BOX_CLASS_FEATURE) == "string":
-        return Boxes(BOX_CLASS_FEATURE, _class_names(dataset), min_visibility, is_input)
+    if lists.get(BOX_CLASS_FEATURE) == "string" and (classes := _class_names(dataset)):
+        return Boxes(BOX_CLASS_FEATURE, classes, min_visibility, is_input)
     return Boxes(None, (), min_visibility, is_input)
 
 
 def _class_names(dataset: DatasetSpec) -> tuple[str, ...]:
-    """Returns the classes of boxes in all splits, sorted."""
+    """Returns the classes of boxes in all splits, sorted; an empty name is a class, too."""
     import pyarrow.compute as pc
 
     from trainer.dataset.source import RecordSource
@@ -271,4 +270,4 @@ def _class_names(dataset: DatasetSpec) -> tuple[str, ...]:
     if None in names:
         why = f"where a name in {BOX_CLASS_FEATURE} has more than {MAX_TEXT_BYTES} bytes"
         raise dataset.refused(why, "shorter names", "build the dataset again")
-    return tuple(sorted(filter(None, names), key=class_sort_key))
+    return tuple(sorted((name for name in names if name is not None), key=class_sort_key))

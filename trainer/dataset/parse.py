@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from imageshards.example import encode_example
@@ -21,6 +23,8 @@ from trainer.dataset.spec import (
     Specs,
     input_name,
 )
+
+_HASHES = 2**63 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,8 +82,8 @@ def batch_parser(
 
     Args:
         dataset: The dataset of the records.
-        inputs: The model's inputs. Sequences and boxes are padded to the longest of the batch, or
-            padded and cut to `inputs.sequence_length`.
+        inputs: The model's inputs. Sequences are padded to the longest of the batch, or padded and
+            cut to `inputs.sequence_length`. Boxes are not cut, as hidden ones are dropped first.
         with_picture: Whether the records have their pictures.
     """
     roles = [*[dataset.image_feature] * with_picture, *dataset.label_features]
@@ -165,10 +169,12 @@ def _boxes(values: Mapping[str, tf.RaggedTensor], inputs: ModelInputs) -> BoxesO
             labels = _numbered(labels, boxes.classes)
     corners = tf.RaggedTensor.from_row_splits(tf.stack([xmin, ymin, xmax, ymax], -1), first, False)
     labels = tf.RaggedTensor.from_row_splits(labels, first, False)
-    shape = [None, inputs.sequence_length]
+    padded = corners.to_tensor(math.nan, shape=[None, None, len(BOX_FEATURES)])
+    # Each picture has at least the boxes to which they are cut, once hidden boxes are dropped.
+    more = [[0, 0], [0, inputs.sequence_length or 0]]
     return {
-        "boxes": corners.to_tensor(math.nan, shape=[*shape, len(BOX_FEATURES)]),
-        "labels": labels.to_tensor(shape=shape),
+        "boxes": tf.pad(padded, [*more, [0, 0]], constant_values=math.nan),
+        "labels": tf.pad(labels.to_tensor(), more),
     }
 
 
@@ -212,10 +218,26 @@ def _numbered(
     raw: tf.Tensor, known: Sequence[int | str], present: tf.Tensor | bool = True
 ) -> tf.Tensor:
     """Returns the places of values among the `known` values, int64; checks them if `present`."""
-    same = tf.equal(raw[:, tf.newaxis], tf.constant(known, raw.dtype)[tf.newaxis, :])
-    # `argmax` gives 0 for an unknown value, too, so the check must look for a match.
-    is_known = tf.reduce_any(same, 1) | tf.logical_not(present)
-    return _checked(tf.argmax(same, 1), is_known, [f"Label outside the {len(known)} classes"])
+
+    # A binary search needs only constants. A lookup table would be a resource of each graph.
+    def sortable(values: tf.Tensor, seed: int) -> tf.Tensor:
+        is_text = values.dtype == tf.string
+        return tf.strings.to_hash_bucket_strong(values, _HASHES, [seed, 0]) if is_text else values
+
+    with tf.init_scope(), tf.device("CPU"):  # eagerly, also while a graph is being traced
+        for seed in itertools.count():
+            keys = sortable(tf.constant(known, raw.dtype), seed).numpy()
+            keys, places = np.unique(keys, return_index=True)
+            if len(keys) == len({*known}):  # Otherwise two texts have the same hash.
+                break
+    # `tf.searchsorted` refuses empty batches.
+    sought = sortable(raw, seed)[tf.newaxis]
+    found = tf.raw_ops.LowerBound(sorted_inputs=keys[np.newaxis], values=sought, out_type="int64")
+    # Behind the last key, and between two keys, `found` leads to another value.
+    found = tf.gather(places, tf.minimum(found[0], len(keys) - 1))
+    is_known = tf.equal(tf.gather(tf.constant(known, raw.dtype), found), raw)
+    is_known |= tf.logical_not(present)
+    return _checked(found, is_known, [f"Label outside the {len(known)} classes"])
 
 
 def _empty_example(dataset: DatasetSpec, features: Mapping[str, FeatureSpec]) -> bytes:

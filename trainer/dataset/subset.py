@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imageshards import storage
+from imageshards.commands.options import refuse_idle
 from imageshards.errors import Arg, Text, UserError
 from imageshards.text import about_look_alikes, composed, counted
 from imageshards.tfrecord import RecordError
@@ -44,9 +45,13 @@ def select(
             has no records, or there is no index.
     """
     classes, filters, balance = config.classes, config.where, config.balance if training else "none"
-    _check_kind(dataset, classes, balance)
+    what = f"with the target {described_target(dataset)}"
+    if not dataset.has_classes:
+        refuse_idle(config, "classes", what, Arg("where"))
+    if training and dataset.target != "class":
+        refuse_idle(config, "balance", what, Arg("sample_weight"))
     names = classes or dataset.classes
-    ids = tuple(_class_id(dataset, name) for name in names)
+    ids = _class_ids(dataset, classes) if classes else tuple(range(len(names)))
     subset = Subset(
         dataset, split, names, ids if classes else None, filters, split.num_records,
         known_counts(dataset, split), balance,
@@ -78,6 +83,24 @@ def select(
             expected="at most as many",
         )
     return subset
+
+
+def refuse_overlap(training: Subset, validation: Subset) -> None:
+    """Refuses a validation with records of the training, whose figures would look too good."""
+    name, both = validation.split.name, (training, validation)
+    if len({(subset.dataset.fingerprint, subset.split.name) for subset in both}) > 1:
+        return
+    read = np.ones(training.split.num_records, bool)
+    for subset in both:
+        read &= True if subset.record_classes is None else subset.record_classes >= 0
+    if read.any():
+        other = Arg("validation_split", "none", python="another split or where of Data.evaluation")
+        raise UserError(
+            argument="validation_split",
+            received=f"{name!r} with {counted(int(read.sum()), 'record')} that the training reads",
+            expected="records that the training does not read",
+            remedy="use " + other + ", or say " + Arg("allow_overlap", True),
+        )
 
 
 def mean_and_std(subset: Subset, target: DatasetSpec) -> MeanStd | None:
@@ -218,13 +241,15 @@ def known_counts(dataset: DatasetSpec, split: Split) -> tuple[int, ...] | None:
     return tuple(totals[name] for name in dataset.classes)
 
 
-def _class_id(dataset: DatasetSpec, name: str) -> int:
-    if name in dataset.classes:
-        return dataset.classes.index(name)
+def _class_ids(dataset: DatasetSpec, names: Sequence[str]) -> tuple[int, ...]:
+    numbered = [*enumerate(dataset.classes)][::-1]
     # Adopted names may have any Unicode form, so "é" may be one or two characters.
-    for number, known in enumerate(dataset.classes):
-        if composed(known) == composed(name):
-            return number
+    ids = {composed(known): number for number, known in numbered}
+    ids |= {known: number for number, known in numbered}
+    found = [ids.get(name, ids.get(composed(name), -1)) for name in names]
+    if -1 not in found:
+        return tuple(found)
+    name = names[found.index(-1)]
     near = difflib.get_close_matches(name, dataset.classes, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
     hint = about_look_alikes(name, dataset.classes) or hint
@@ -253,25 +278,6 @@ def _repeated(subset: Subset, counts: tuple[int, ...]) -> Subset:
         )
     # Each class is read as often as the largest one.
     return dataclasses.replace(subset, num_records=max(counts) * len(counts))
-
-
-def _check_kind(dataset: DatasetSpec, classes: Sequence[str] | None, balance: str) -> None:
-    """Refuses options about classes for a target without classes."""
-    what = f"but the target is {described_target(dataset)}"
-    if classes and not dataset.has_classes:
-        raise UserError(
-            argument="classes",
-            received=f"{','.join(classes)}, {what}",
-            expected="none",
-            remedy="choose records by " + Arg("where"),
-        )
-    if balance != "none" and dataset.target != "class":
-        raise UserError(
-            argument="balance",
-            received=f"{balance!r}, {what}, which are not balanced",
-            expected="'none'",
-            remedy="weigh records by a column of your own with " + Arg("sample_weight"),
-        )
 
 
 def _check_numbers(

@@ -58,8 +58,7 @@ def with_target(
         UserError: The column does not exist or cannot be a target of this kind, the index lacks its
             values, or the dataset has no label of its own.
     """
-    if asked_kind is not None:
-        _check_asked(dataset, column, asked_kind)
+    _check_asked(dataset, column, asked_kind)
     if column is None:
         if dataset.label_feature:
             return dataset
@@ -111,6 +110,7 @@ def with_targets(
         UserError: As in `with_target`; or the list is empty, or has a name twice.
     """
     if wanted is None:
+        _check_asked(dataset, None, asked_kind)
         return _without_target(dataset)
     if isinstance(wanted, str):
         # A feature called `label` counts only if the dataset has no label of its own.
@@ -165,8 +165,10 @@ def _is_whole_number(dataset: DatasetSpec, column: str) -> bool:
     return dataset.features.get(column) == FeatureSpec("int64", ())
 
 
-def _check_asked(dataset: DatasetSpec, column: str | None, asked: str) -> None:
+def _check_asked(dataset: DatasetSpec, column: str | None, asked: str | None) -> None:
     """Refuses `--target_kind` unless the target is a column of whole numbers."""
+    if asked is None:
+        return
     if column is None:
         what: Text = "without " + Arg("target")
     elif column in dataset.features and not _is_whole_number(dataset, column):

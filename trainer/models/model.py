@@ -130,7 +130,10 @@ def build_model(
                 )
             own_name = re.sub(r"\W+", "_", name.partition(":")[2] or name).strip("_")
             model = keras.Model(model_input(tensors), last(logits), name=own_name)
-            norms = (x for x in layers_of(model) if isinstance(x, keras.layers.BatchNormalization))
+            norms = [x for x in layers_of(model) if isinstance(x, keras.layers.BatchNormalization)]
+            if sync_batchnorm and not norms:
+                why = "True with " + Arg("model", name) + ", which has no BatchNormalization"
+                raise UserError(argument="sync_batchnorm", received=why, remedy="leave it out")
             for norm in norms if sync_batchnorm else ():
                 norm.synchronized = True
     separate_replicas(model)

@@ -11,7 +11,8 @@ import tensorflow as tf
 from keras import ops
 from keras.optimizers.schedules import LearningRateSchedule
 
-from imageshards.errors import Arg, UserError
+from imageshards.commands.options import refuse_idle
+from imageshards.errors import Arg, Text, UserError
 from trainer.config import LOSSES, OptimizerConfig
 from trainer.dataset.spec import MeanStd
 from trainer.models.keras_internals import (
@@ -115,12 +116,8 @@ def make_loss(
         )
     if target == "class":
         return CrossEntropy(num_outputs, config.label_smoothing)
-    if target == "values" and config.label_smoothing:
-        raise UserError(
-            argument="label_smoothing",
-            received=f"{config.label_smoothing}, but the target is values, which are not smoothed",
-            remedy="leave " + Arg("label_smoothing") + " out",
-        )
+    if target == "values":
+        refuse_idle(config, "label_smoothing", "with a target of numbers", "a class or labels")
     name = config.loss or names[0]
     if mean_std is not None and name not in WITHOUT_UNIT:
         return InDeviations(name, mean_std.std)
@@ -195,8 +192,10 @@ def make_optimizer(
     return keras.optimizers.LossScaleOptimizer(optimizer) if is_scaled else optimizer
 
 
-def check_replicas(model: keras.Model, replicas: int) -> None:
+def check_replicas(model: keras.Model, replicas: int, by_flags: bool = False) -> None:
     """Refuses a compiled model with which several replicas would fail, or train differently.
+
+    The error names flags if the command compiled the model, `by_flags`.
 
     Raises:
         UserError: XLA compiles the model, or its optimizer accumulates gradients,
@@ -205,21 +204,25 @@ def check_replicas(model: keras.Model, replicas: int) -> None:
     if replicas == 1:
         return
     # TensorFlow and Keras check none of these problems, seen with TensorFlow 2.21 and Keras 3.15.
-    problem = "jit_compile, as XLA cannot compile sums over replicas" if model.jit_compile else ""
+    # What the model has, the flags for it, and why it fails.
+    problem: tuple[str, Text, str] | None = None
+    if model.jit_compile:
+        problem = "jit_compile", Arg("jit_compile"), "XLA cannot compile sums over replicas"
     for optimizer in optimizers_of(model):
         inner = without_loss_scale(optimizer)
         for name in ("gradient_accumulation_steps", "ema_overwrite_frequency"):
             if value := getattr(inner, name, None):
-                problem = f"{name}={value}, with which Keras fails there"
+                problem = f"{name}={value}", Arg("accumulate_steps"), "Keras fails there"
         if inner is not optimizer and clips(inner):
-            problem = (
-                "clipping and float16, whose loss scaling takes gradients before they are summed"
-            )
-    if problem:
+            why = "loss scaling takes gradients before they are summed"
+            flags = Arg("clipnorm") + (" and " + Arg("precision", "float16"))
+            problem = "clipping and float16", flags, why
+    if problem is not None:
+        own, said, why = problem
         raise UserError(
             argument=Arg("replicas", python="the strategy of model"),
-            received=f"{replicas}, where {model.name} has {problem}",
-            expected=f"{model.name} compiled without that, or one replica",
+            received=f"{replicas} with " + (said if by_flags else own) + f", but {why}",
+            expected="one replica, or no such setting",
         )
 
 

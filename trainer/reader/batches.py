@@ -42,7 +42,7 @@ from trainer.dataset.spec import (
     balancing_weights,
     input_of,
 )
-from trainer.dataset.subset import mean_and_std, refuse_missing_inputs, select
+from trainer.dataset.subset import mean_and_std, refuse_missing_inputs, refuse_overlap, select
 from trainer.dataset.target import target_name, with_sample_weight, with_target
 from trainer.imports import CHANNELS_LAST, CHANNELS_REMEDY
 from trainer.strengths import NO_MIXING, NONE, Augment
@@ -269,7 +269,8 @@ class TrainingData:
     @functools.cached_property
     def augmentation(self) -> Augmentation:
         """Returns the functions of the augmentation, each for the host or for the device."""
-        image, size = self.model_inputs.image, self.model_inputs.size
+        inputs = self.model_inputs
+        image, size = inputs.image, inputs.size
         if not isinstance(self.augment, Augment):
             from trainer.augment.user_function import function_augmentation
             from trainer.dataset.parse import label_spec
@@ -279,9 +280,7 @@ class TrainingData:
                 image=image,
                 size=size,
                 seed=self.seed,
-                labels=label_spec(
-                    self.subset.dataset, self.model_inputs, self.num_outputs, self.batch_size
-                ),
+                labels=label_spec(self.subset.dataset, inputs, self.num_outputs, self.batch_size),
                 batch_size=self.batch_size,
             )
         boxes = pairs = None
@@ -289,10 +288,10 @@ class TrainingData:
             from trainer.augment.pixels import Pairs
 
             pairs = Pairs(self.num_outputs, self.order.pair_distance)
-        if self.augment_on == "device" and self.model_inputs.boxes is not None:
+        if self.augment_on == "device" and inputs.boxes is not None:
             from trainer.augment.boxes import box_finisher
 
-            boxes = box_finisher(self.subset.dataset, self.model_inputs.boxes)
+            boxes = box_finisher(self.subset.dataset, inputs.boxes, inputs.sequence_length)
         return make_augmentation(
             self.augment,
             self.augment_on,
@@ -581,6 +580,8 @@ def open_data(
         return train, None
     subset = select(config, dataset, validation)
     refuse_missing_inputs(subset, inputs.features)
+    if not config.allow_overlap:
+        refuse_overlap(train.subset, subset)
     return train, EvaluationData(subset, options, inputs, config.batch_size)
 
 

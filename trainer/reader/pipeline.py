@@ -186,7 +186,8 @@ def _batches(
         if model_inputs.boxes is not None and parsed.boxes is not None:
             view = pictures.view(stored, position)
             if finishes_boxes:
-                finish = box_finisher(subset.dataset, model_inputs.boxes)
+                most = model_inputs.sequence_length
+                finish = box_finisher(subset.dataset, model_inputs.boxes, most)
                 batch = finish(batch | {"boxes": parsed.boxes}, view)
             else:
                 batch["boxes"] = move_boxes(parsed.boxes, view)

@@ -17,7 +17,9 @@ import contextlib
 import fcntl
 import json
 import math
+import mmap
 import os
+import resource
 import shutil
 import sys
 import time
@@ -55,9 +57,7 @@ class PixelCache:
         self._ends = np.fromfile(os.path.join(folder, "ends"), np.int64)
         self._records = open(os.path.join(folder, "records"), "rb")
         self._black = len(self._ends)
-        # DLPack needs a writable array; in mode "c" a write would not reach the file.
-        shape = (self._black + 1, *_row_shape(subset))
-        mapped = np.memmap(os.path.join(folder, "pixels"), np.uint8, "c", shape=shape)
+        mapped = _Mapped(os.path.join(folder, "pixels"), self._black + 1, *_row_shape(subset))
         with tf.device("CPU"):
             # The tensor shares the mapping, so the page cache decides which rows are in memory.
             self._pixels = tf.experimental.dlpack.from_dlpack(np.asarray(mapped).__dlpack__())
@@ -81,6 +81,37 @@ class PixelCache:
     def rows(self, records: tf.Tensor, present: tf.Tensor) -> Rows:
         """Returns pictures of records, int64 [b]; black ones unless `present`, bool [b]."""
         return Rows(self._pixels, tf.where(present, records, self._black))
+
+
+class _Mapped:
+    """A mapped file, for `np.asarray`; arrays and tensors of it keep the mapping.
+
+    The mapping is shared and read-only. A private, writable one counts as memory, so the system
+    refuses a file that is larger than memory and swap space.
+    """
+
+    def __init__(self, path: str, *shape: int) -> None:
+        num_bytes = math.prod(shape)
+        with open(path, "rb") as file:
+            try:
+                self._mapping = mmap.mmap(file.fileno(), num_bytes, access=mmap.ACCESS_READ)
+            # A ValueError: the file is shorter.
+            except (OSError, ValueError) as e:
+                limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+                allowed = "unlimited" if limit < 0 else f"limited to {limit / 1e9:.2f} GB"
+                raise UserError(
+                    argument="cache",
+                    received=f"'pixels', but {path!r} of {num_bytes / 1e9:.2f} GB cannot be mapped "
+                    f"({e}; the address space of this process is {allowed})",
+                    expected="more address space (ulimit -v unlimited), another "
+                    + Arg("cache_folder")
+                    + (", or " + Arg("cache", "none")),
+                ) from e
+        address = np.frombuffer(self._mapping, np.uint8).ctypes.data
+        # DLPack refuses read-only arrays, so False calls this one writable. Nothing writes to it.
+        self.__array_interface__ = {
+            "data": (address, False), "shape": shape, "typestr": "|u1", "version": 3,
+        }  # fmt: skip
 
 
 def decode_once(
@@ -118,7 +149,7 @@ def decode_once(
     except OSError as e:
         raise UserError(
             argument="cache",
-            received=f"'pixels', but {folder!r} cannot be filled ({e})",
+            received=f"'pixels', but {folder!r} cannot be used ({e})",
             expected="a writable folder with enough room",
             remedy="name another " + Arg("cache_folder") + ", or use " + Arg("cache", "none"),
         ) from e
@@ -156,9 +187,6 @@ def _fill(folder: str, subset: Subset, threads: int, reader: Source, hosts: int)
         free = shutil.disk_usage(folder).free
         if needed > free:
             raise OSError(f"{needed / 1e9:.2f} GB are needed, {free / 1e9:.2f} GB are free")
-        each = ", on each host that has a --cache_folder of its own" * (hosts > 1)
-        what = f"{counted(count, 'picture')} of {subset.split.name}"
-        print(f"decoding {what} ({num_bytes / 1e9:.2f} GB{each}) to {folder}", file=sys.stderr)
         ends.seek(0)
         held = ends.read()
         # A killed process may have left half a number, and more records than `ends` lists.
@@ -167,6 +195,12 @@ def _fill(folder: str, subset: Subset, threads: int, reader: Source, hosts: int)
         pixels.truncate(num_bytes)  # extends the file at first; the last row stays black
         records.truncate(end)
         ends.truncate(8 * done)
+        # Decoding may take hours, so a mapping that the system refuses must fail before. The
+        # mapping lasts, so that decoding leaves as much of a limited address space.
+        reserved = _Mapped(pixels.name, num_bytes)
+        each = ", on each host that has a --cache_folder of its own" * (hosts > 1)
+        what = f"{counted(count, 'picture')} of {subset.split.name}"
+        print(f"decoding {what} ({num_bytes / 1e9:.2f} GB{each}) to {folder}", file=sys.stderr)
         waiting: list[int] = []
 
         def save() -> None:
@@ -201,6 +235,7 @@ def _fill(folder: str, subset: Subset, threads: int, reader: Source, hosts: int)
                 if piece % _SAFE_PIECES == 0:
                     save()
             save()
+        del reserved
 
 
 def _piece_decoder(subset: Subset, path: str) -> Callable[[tuple[int, Piece]], Piece]:

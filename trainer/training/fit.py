@@ -11,11 +11,13 @@ from contextlib import nullcontext
 import keras
 from keras.callbacks import Callback
 
+from imageshards.commands.options import refuse_idle
 from imageshards.errors import Arg, Phrase, UserError, names_arguments
 from imageshards.storage import place
 from imageshards.text import counted
 from trainer.config import ReadConfig, RunConfig, uneven_batch
 from trainer.dataset.spec import describe, described_target
+from trainer.dataset.subset import refuse_overlap
 from trainer.evaluation.evaluator import Evaluator
 from trainer.models.keras_internals import check_keras
 from trainer.models.optimizer import check_replicas
@@ -27,7 +29,7 @@ from trainer.training.output_folder import begin_run
 from trainer.training.signals import Stopped
 
 
-@names_arguments(data="path", output="checkpoint_dir")
+@names_arguments(data="path", output="checkpoint_dir", validation_split="validation_data")
 def fit(
     model: keras.Model,
     train: TrainingData,
@@ -44,6 +46,7 @@ def fit(
     overwrite: bool = False,
     checkpoint_steps: int = 1000,
     keep_checkpoints: int = 2,
+    allow_overlap: bool = False,
 ) -> keras.callbacks.History:
     """Trains a compiled model as Keras's `fit` does, and resumes inside an epoch.
 
@@ -90,6 +93,7 @@ def fit(
         checkpoint_steps: Steps between checkpoints; the end of an epoch saves, too.
         keep_checkpoints: Number of last checkpoints to keep, besides the one with the lowest
             val_loss.
+        allow_overlap: Allows `validation_data` with records that `train` reads.
 
     Returns:
         Keras's `History`, with the epochs before a restart.
@@ -103,6 +107,8 @@ def fit(
     strategy = model.distribute_strategy  # the strategy in whose scope the model was created
     replicas = strategy.num_replicas_in_sync
     _check(model, train, validation_data, replicas)
+    if validation_data is not None and not allow_overlap:
+        refuse_overlap(train.subset, validation_data.subset)
     _check_lengths(initial_epoch, steps_per_epoch, validation_freq)
     remember(strategy)
     note_missed_gpus()
@@ -121,7 +127,11 @@ def fit(
         epochs=epochs,
         checkpoint_steps=checkpoint_steps,
         keep_checkpoints=keep_checkpoints,
+        overwrite=overwrite,
     )
+    if folder is None:
+        for name in ("checkpoint_steps", "keep_checkpoints", "overwrite"):
+            refuse_idle(config, name, "without a folder, so that nothing is saved", Arg("output"))
     with nullcontext() if folder is None else begin_run(folder, overwrite):
         # Only a run that is saved needs the sources of the user's functions.
         settings = train.identity if folder is not None else {}

@@ -116,7 +116,9 @@ def epochs_of(config: RunConfig, train: TrainingData, steps_per_epoch: int | Non
     num_records = steps_per_epoch * batch_size if steps_per_epoch else train.num_records
     # `--steps` counts all steps of the run, and may end the run inside an epoch.
     total = config.steps or config.epochs * num_records // batch_size
-    return Epochs(num_records, batch_size, total)
+    found = Epochs(num_records, batch_size, total)
+    config.check_unfreezing(found.count)
+    return found
 
 
 def _check_resumed(

@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras.callbacks import Callback, CallbackList
 
 from imageshards import storage
+from imageshards.commands.options import options_of, refuse_idle
 from imageshards.errors import Arg, UserError
 from imageshards.text import for_output
 from trainer.augment.augmentation import resolve_augment_on
@@ -137,10 +138,11 @@ def build_and_compile(config: RunConfig, run: Run, name: str) -> Built:
         frozen = None
         if config.freeze is not None:
             after, schedule = config.unfreeze_after, None
-            if after and (steps := run.epochs.total_steps - run.epochs.end(after - 1)):
+            if after:
+                steps = run.epochs.total_steps - run.epochs.end(after - 1)
                 schedule = schedule_after(config.optimizer, run.train.batch_size, steps)
             frozen = Frozen(built, config.freeze, after, schedule)
-        optimizer.check_replicas(built, run.devices.num_replicas_in_sync)
+        optimizer.check_replicas(built, run.devices.num_replicas_in_sync, is_ours)
     # The flag comes before the value of a user's `model.compile`.
     built.steps_per_execution = config.steps_per_execution or built.steps_per_execution
     if built.steps_per_execution > 1 and run.hosts.count > 1:
@@ -168,16 +170,12 @@ def build_and_compile(config: RunConfig, run: Run, name: str) -> Built:
 
 def _refuse_optimizer_flags(config: RunConfig) -> None:
     """Refuses flags for which a compiled model has its own optimizer, loss or metrics."""
-    others = {"metrics": ",".join(config.metrics), "freeze": config.freeze or ""}
-    given = dataclasses.asdict(config.optimizer) | others
-    default = dataclasses.asdict(OptimizerConfig())
-    flags = [name for name in given if given[name] != default.get(name, "")]
-    if flags:
-        raise UserError(
-            argument=flags[0],
-            received=f"{given[flags[0]]}, but the model is compiled, and brings its own",
-            remedy="leave " + Arg(flags[0]) + " out, or compile the model with the value",
-        )
+    for part, names in (
+        (config.optimizer, options_of(OptimizerConfig)),
+        (config, ("metrics", "freeze")),
+    ):
+        for name in names:
+            refuse_idle(part, name, "with a compiled model, which brings its own", "model.compile")
 
 
 def print_plan(config: RunConfig, run: Run, network: keras.Model) -> None:

@@ -86,13 +86,13 @@ def _picture(number, size):
     return encoded, (x / width, y / height, (x + columns) / width, (y + rows) / height)
 
 
-def make_boxes(folder, size=(160, 160), varies=False, crowd=0):
-    """A dataset of 24 pictures in `train` and 8 in `validation`, and the boxes of `train`.
+def make_boxes(folder, size=(160, 160), varies=False, crowd=0, each=8, kinds=KINDS):
+    """A dataset of 3 shards of `each` pictures to train, one to validate, and the boxes of `train`.
 
     The first record of each shard has no box, the second one also a box around the whole picture,
-    and the third one also a `crowd` of such boxes of another class.
+    and the third one before its own a `crowd` of such boxes of another class.
     """
-    dataset = Dataset(folder, {"train": 3, "validation": 1}, 8)
+    dataset = Dataset(folder, {"train": 3, "validation": 1}, each)
     lists = {name: {"dtype": "float32", "shape": None} for name in BOX_FEATURES}
     lists[BOX_CLASS_FEATURE] = {"dtype": "string", "shape": None}
     dataset.manifest["features"] |= lists | {"size": {"dtype": "float32", "shape": []}}
@@ -103,10 +103,11 @@ def make_boxes(folder, size=(160, 160), varies=False, crowd=0):
             own = (size[0] + 8 * place, size[1] - 5 * place) if varies else size
             encoded, box = _picture(len(boxes), own)
             xmin, ymin, xmax, ymax = box
-            kind = KINDS[xmax - xmin > ymax - ymin].encode()
+            kind = kinds[xmax - xmin > ymax - ymin].encode()
             rows = [(xmin, xmax, ymin, ymax, kind)] if place else []
-            whole = (0.0, 1.0, 0.0, 1.0, b"wide" if place == 1 else b"crowd")
-            rows += [whole] * {1: 1, 2: crowd}.get(place, 0)
+            whole = (0.0, 1.0, 0.0, 1.0)
+            rows = [(*whole, b"crowd")] * (crowd * (place == 2)) + rows
+            rows += [(*whole, b"wide")] * (place == 1)
             names = (*BOX_FEATURES, BOX_CLASS_FEATURE)
             sides: dict[str, Any] = {side: [row[i] for row in rows] for i, side in enumerate(names)}
             sides["size"] = [(xmax - xmin) * (ymax - ymin)]
@@ -202,6 +203,19 @@ def test_labels_are_numbered_names_and_follow_their_boxes(tmp_path):
             np.testing.assert_allclose(of_one[0], box, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("each", "classes"), [(8, ("", "wide")), (1, ())], ids=["an empty name", "no box at all"]
+)
+def test_datasets_with_empty_names_or_without_boxes_are_read(each, classes, tmp_path):
+    folder, _ = make_boxes(tmp_path / "set", each=each, kinds=("", "wide"))
+    how: dict[str, Any] = {"batch_size": 3 * each, "augment": "none"}
+    train = ims.open(folder).train(target="bounding_boxes", **how)
+    assert train.box_classes == classes
+    _, label = next(train.as_numpy())
+    assert label["labels"].dtype == np.int64
+    assert {*label["labels"].ravel()} - {-1} == {*range(len(classes))}
+
+
 def test_classes_of_more_boxes_than_the_index_holds_are_known(tmp_path):
     folder, _ = make_boxes(tmp_path / "set", crowd=70)
     train = ims.open(folder).train(batch_size=24, target="bounding_boxes", augment="none")
@@ -209,6 +223,21 @@ def test_classes_of_more_boxes_than_the_index_holds_are_known(tmp_path):
     batch = next(train.batches().as_numpy_iterator())
     counts = (batch["label"]["labels"] == 0).sum(1)[np.argsort(batch["record"])]
     assert counts[[1, 2, 10]].tolist() == [0, 70, 70]
+
+
+@pytest.mark.parametrize("place", ["host", "device"])
+def test_hidden_boxes_take_no_place_of_a_visible_one(place, tmp_path):
+    data = ims.open(make_boxes(tmp_path / "set", crowd=3)[0])
+    how: dict[str, Any] = {"batch_size": 24, "inputs": BOTH, "augment_on": place}
+    how |= {"augment": "light", "min_box_visibility": 0.99}
+    trains = [data.train(sequence_length=most, **how) for most in (None, 1, 9)]
+    whole, one, nine = (next(train.as_numpy())[0]["bounding_boxes"] for train in trains)
+    assert whole["labels"].shape == (24, 4) and set(whole["labels"][:, 0]) == {-1, 1, 2}
+    for name, values in whole.items():
+        np.testing.assert_array_equal(one[name], values[:, :1])
+        np.testing.assert_array_equal(nine[name][:, :4], values)
+        assert np.all(nine[name][:, 4:] == -1) and nine[name].shape[:2] == (24, 9)
+    assert trains[1].dataset().element_spec[0]["bounding_boxes"]["boxes"].shape == (24, 1, 4)
 
 
 def test_boxes_are_a_target_alone_and_beside_others(tmp_path):

@@ -8,6 +8,7 @@ from imageshards.manifest import IMAGE_FEATURE, LABEL_FEATURE
 from tests.support.errors import refused
 from tests.support.external_sets import example
 from tests.support.reader_sets import FEATURES, MODEL, jpeg, make_set, record_of, value_of
+from trainer.dataset import parse
 from trainer.dataset.open import check_inputs
 from trainer.dataset.parse import batch_parser
 from trainer.dataset.spec import FeatureSpec
@@ -88,6 +89,27 @@ def test_labels_may_be_the_names_of_classes(dataset):
     assert parse(tf.constant([cat, b"", bee])).label.numpy().tolist() == [2, 0, 1]
     with pytest.raises(tf.errors.InvalidArgumentError, match="Label outside"):
         parse(tf.constant([dog]))
+
+
+@pytest.mark.parametrize("known", [["b", "", "\u00e9", "a"], [9, -(2**63), 2**63 - 1, 10]])
+def test_values_are_numbered_in_the_order_of_the_known_ones(known, monkeypatch):
+    monkeypatch.setattr(parse, "_HASHES", 7)  # so that hashes of texts are equal at first
+    numbered = tf.function(lambda values: parse._numbered(values, known), autograph=False)
+    kind = tf.constant(known[:1]).dtype if isinstance(known[0], str) else tf.int64
+    for places in ([], [3, 0, 0, 2, 1]):
+        found = numbered(tf.constant([known[place] for place in places], kind))
+        assert found.numpy().tolist() == places
+    for unknown in ("aa", "c", "\u00ea") if kind == tf.string else (-1, 11, 8):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Label outside the 4 classes"):
+            numbered(tf.constant([known[0], unknown], kind))
+
+
+def test_numbering_compares_no_value_with_all_classes():
+    spec = tf.TensorSpec([64], tf.string)
+    graph = tf.function(lambda v: parse._numbered(v, [*map(str, range(1000))]), autograph=False)
+    made = [t.shape for op in graph.get_concrete_function(spec).graph.get_operations()
+            for t in op.outputs]  # fmt: skip
+    assert max(shape.num_elements() or 0 for shape in made) == 1000
 
 
 @pytest.mark.parametrize(

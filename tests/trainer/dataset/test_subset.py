@@ -1,18 +1,23 @@
+import dataclasses
 import itertools
 import types
 import unicodedata
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imageshards.errors import naming_flags
 from tests.support.errors import refused
 from tests.support.manifests import blank
 from tests.support.reader_sets import CLASSES, FEATURES, IMAGE, choose, make_set
+from trainer.config import ReadConfig
 from trainer.dataset import subset
 from trainer.dataset.index import OPERATORS, Filter, parse_filter
 from trainer.dataset.spec import DatasetSpec, FeatureSpec, Shard, Split
+from trainer.reader.batches import open_data
 
 _FILTERED = {"image/width": FeatureSpec("int64", ()), **FEATURES}
 
@@ -40,6 +45,35 @@ def test_an_impossible_subset_is_refused_in_one_sentence(tmp_path, changes, argu
     dataset = make_set(tmp_path, [[1, 1], [2, 2, 2]])
     with refused(argument, *words):
         choose(dataset, **changes)
+
+
+@pytest.mark.parametrize(
+    ("training", "validation", "shared"),
+    [
+        ({}, {}, "5 records"),
+        ({"filters": ("number!=0",)}, {"filters": ("number==0",)}, ""),
+        ({"filters": ("number<3",)}, {"filters": ("number>=2",)}, "1 record "),
+        ({"classes": ("bee",)}, {"classes": ("cat",)}, ""),
+        ({"balance": "sampling", "filters": ("number>0",)}, {}, "4 records"),
+    ],
+)
+def test_a_validation_on_records_of_the_training_is_refused(tmp_path, training, validation, shared):
+    dataset = make_set(tmp_path, [[1, 1, 0], [0, 2]])
+    chosen = [choose(dataset, **one) for one in (training, validation)]
+    with refused("validation_split", shared, "'train'") if shared else nullcontext():
+        subset.refuse_overlap(*chosen)
+    other = dataclasses.replace(dataset, fingerprint="another")
+    subset.refuse_overlap(chosen[0], dataclasses.replace(chosen[1], dataset=other))
+
+
+def test_a_command_validates_on_its_training_records_only_if_told(tmp_path):
+    make_set(tmp_path, [[0, 1, 2, 0, 1, 2]])
+    config = ReadConfig(str(tmp_path), validation_split="train", where=("number>0",), batch_size=2)
+    with naming_flags(), refused("validation_split", "--allow_overlap", "use --validation_split n"):
+        open_data(config)
+    assert open_data(dataclasses.replace(config, validation_split="none"))[1] is None
+    validation = open_data(dataclasses.replace(config, allow_overlap=True))[1]
+    assert validation is not None and validation.num_records == 5
 
 
 @given(st.lists(st.integers(0, 10_000), min_size=3, max_size=3))
@@ -94,7 +128,7 @@ def test_a_class_is_found_in_either_form_of_unicode():
     nfc, nfd = (unicodedata.normalize(form, "Čmelák") for form in ("NFC", "NFD"))
     for name, known in itertools.product((nfc, nfd), repeat=2):
         dataset: Any = types.SimpleNamespace(classes=("a", known), data="shards")
-        assert subset._class_id(dataset, name) == 1
+        assert subset._class_ids(dataset, [name]) == (1,)
     dataset = types.SimpleNamespace(classes=("c\u0430t",), data="shards")
     with refused("classes", r"'c\u0430t'", "'cat'"):
-        subset._class_id(dataset, "cat")
+        subset._class_ids(dataset, ["cat"])

@@ -83,6 +83,11 @@ def test_an_architecture_normalises_over_the_global_batch_where_asked(name, sync
     assert norms and all(norm.synchronized == sync for norm in norms)
 
 
+def test_a_model_without_batch_normalisation_has_none_to_synchronise():
+    with refused("sync_batchnorm", "VGG16"):
+        model.build_model("VGG16", ModelInputs((32, 32), RGB), 4, sync_batchnorm=True)
+
+
 @pytest.mark.parametrize("length", [None, 7])
 def test_features_become_inputs_of_the_records_shape(length):
     tensors = model.input_tensors(ModelInputs((32, 32), RGB, FEATURES, length))

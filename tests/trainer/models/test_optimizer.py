@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from imageshards.errors import naming_flags
 from tests.support import replica_run
 from tests.support.errors import refused
 from trainer.config import OPTIMIZERS, OptimizerConfig
@@ -76,7 +77,7 @@ def _one_matrix(config, gradients):
 @pytest.mark.parametrize("name", replica_run.OPTIMIZERS)
 def test_weight_decay_is_decoupled_and_spares_the_bias(name):
     """A gradient of 0 leaves the decay alone to act: (1 - rate * decay) in every step."""
-    config = OptimizerConfig(optimizer=name, learning_rate=0.1, weight_decay=0.5, momentum=0.0)
+    config = OptimizerConfig(optimizer=name, learning_rate=0.1, weight_decay=0.5)
     _, (matrix, bias) = _one_matrix(config, [0.0, 0.0])
     np.testing.assert_allclose(matrix, 0.95**2, rtol=1e-5)
     np.testing.assert_allclose(bias, 1.0)
@@ -86,7 +87,8 @@ def test_weight_decay_is_decoupled_and_spares_the_bias(name):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_has_the_options(name):
-    options: dict[str, Any] = {"weight_decay": 0.5, "clipnorm": 0.6, "ema": 0.9, "momentum": 0.8}
+    options: dict[str, Any] = {"weight_decay": 0.5, "clipnorm": 0.6, "ema": 0.9}
+    options |= {"momentum": 0.8} if name in ("sgd", "rmsprop") else {}
     config = OptimizerConfig(optimizer=name, learning_rate=0.1, **options)
     made = optimizer.make_optimizer(config, 32, 100)
     assert type(made).__name__.lower() == name
@@ -145,6 +147,20 @@ def test_a_compiled_model_has_all_that_was_asked_for():
     assert (network.loss.num_classes, network.loss.label_smoothing) == (3, 0.2)
     assert float(chosen.learning_rate) == 0.5 and chosen.ema_momentum == 0.9
     assert network.jit_compile is False
+
+
+@pytest.mark.parametrize(
+    ("options", "flags"),
+    [
+        ({"jit_compile": True}, "--jit_compile"),
+        ({"accumulate_steps": 2}, "--accumulate_steps"),
+        ({"clipnorm": 1.0, "precision": "float16"}, "--clipnorm and --precision float16"),
+    ],
+)
+def test_several_replicas_refuse_flags_by_their_names(options, flags):
+    network = replica_run.start(tf.distribute.get_strategy(), OptimizerConfig(**options))
+    with naming_flags(), refused("replicas", f"--replicas received 3 with {flags}, but"):
+        optimizer.check_replicas(network, 3, by_flags=True)
 
 
 @pytest.mark.parametrize("name", IN_DEVIATIONS)

@@ -29,7 +29,7 @@ from trainer.dataset.spec import ModelInputs, ReadOptions, ReplicaSlices
 from trainer.reader import pixel_cache
 from trainer.reader.batches import EvaluationData
 from trainer.reader.pieces import PieceReader
-from trainer.reader.pixel_cache import decode_once
+from trainer.reader.pixel_cache import PixelCache, decode_once
 from trainer.strengths import Augment
 
 SHARDS = [[0, 1, 2, 0], [1, 2, 0], [1], [2, 2], [0, 1, 2]]
@@ -149,9 +149,54 @@ def test_a_full_disk_or_varying_sizes_are_refused_before_decoding(subset, option
         wanted_inputs(config, dataclasses.replace(subset.dataset, image=image))
 
 
+def test_a_cache_larger_than_the_memory_is_mapped_without_the_right_to_write(subset, tmp_path):
+    memory = pathlib.Path("/proc/meminfo").read_text()
+    total = sum(int(line.split()[1]) for line in memory.splitlines() if "Total:" in line[:10])
+    image = dataclasses.replace(subset.dataset.image, size=(16384, 16384))
+    large = dataclasses.replace(subset, dataset=dataclasses.replace(subset.dataset, image=image))
+    count = 3 * total * 1024 // (16384 * 16384 * 3)
+    (tmp_path / "ends").write_bytes(bytes(8 * count))
+    (tmp_path / "records").touch()
+    with open(tmp_path / "pixels", "wb") as file:
+        file.truncate((count + 1) * 16384 * 16384 * 3)
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\7")
+    if (tmp_path / "pixels").stat().st_blocks > 1000:
+        pytest.skip("the file system has no sparse files")
+    rows = PixelCache(str(tmp_path), large).rows(tf.constant([0]), tf.constant([False]))
+    corner = tf.slice(rows.pixels, [rows.keys[0], 16383, 16383, 0], [1, 1, 1, 3])
+    assert corner.numpy().ravel().tolist() == [0, 0, 7]
+    mapped = pathlib.Path("/proc/self/maps").read_text().splitlines()
+    assert [line.split()[1] for line in mapped if str(tmp_path) in line] == ["r--s"]
+
+
+def test_a_limit_on_the_address_space_is_named_before_decoding(tmp_path):
+    code = """if True:
+        import dataclasses, pathlib, resource, sys
+        import tests.support.reader_sets as sets
+        from trainer.dataset.spec import ReadOptions
+        from trainer.reader.pixel_cache import decode_once
+
+        subset = sets.choose(sets.make_set(pathlib.Path(sys.argv[1]), [[0, 1]]))
+        image = dataclasses.replace(subset.dataset.image, size=(8192, 8192))
+        dataset = dataclasses.replace(subset.dataset, image=image)
+        subset = dataclasses.replace(subset, dataset=dataset)
+        pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + 300_000_000
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        decode_once(subset, ReadOptions(2, "pixels", sys.argv[1]), None)  # nothing may read
+    """
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    env = os.environ | {"PYTHONPATH": "."}
+    found = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
+    said = found.stderr.splitlines()[-1]
+    assert "UserError: cache received 'pixels'" in said and "ulimit -v unlimited" in said, said
+    assert "pixels' of 0.60 GB" in said and "process is limited to " in said, said
+
+
 def test_cached_pictures_are_not_copied_into_memory(tmp_path):
     code = """if True:
-        import pathlib, sys
+        import gc, pathlib, sys
         import tests.support.reader_sets as sets
         from trainer.augment.augmentation import make_augmentation
         from trainer.dataset.spec import ReadOptions
@@ -174,6 +219,11 @@ def test_cached_pictures_are_not_copied_into_memory(tmp_path):
             data = sets.training_data(subset, 4, read_options=one, augmentation=made)
             list(data.batches().take(50))
         assert anonymous_mb() - before < 60, (before, anonymous_mb())  # of 157 MB
+        # An iterator keeps the mapping, also at the end of the process.
+        iterator = iter(data.batches())
+        del data
+        gc.collect()
+        assert next(iterator)["inputs"]["image"].numpy().any()
     """
     command = [sys.executable, "-c", code, str(tmp_path)]
     subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": "."}, timeout=300)

@@ -27,6 +27,7 @@ def test_wrong_arguments_are_refused(data, train, tmp_path, monkeypatch):
     mapped = data.train(batch_size=8).map(eval("lambda *given: given"))
     balanced = data.train(batch_size=8, balance="weights")
     two_classes = data.evaluation(batch_size=8, classes=["square", "circle"])
+    trained_on = data.evaluation(batch_size=8, split="train")
     rows: list[tuple[str, dict[str, Any]]] = [
         ("epochs received '3'", {"epochs": "3"}),
         ("initial_epoch received -1", {"initial_epoch": -1}),
@@ -40,11 +41,14 @@ def test_wrong_arguments_are_refused(data, train, tmp_path, monkeypatch):
         (r"train received \w+; expected .*\.train\(…\)", {"train": train.dataset()}),
         (r"validation_data received \w+; .*\.evaluation\(…\)", {"validation_data": train}),
         ("validation_data received .*square, circle", {"validation_data": two_classes}),
+        ("validation_data received 'train' with 22 records", {"validation_data": trained_on}),
         ("model received .*not compiled", {"model": keras.Sequential()}),
         ("model received tensorflow", {"model": tf.Module()}),
         ("augment received <lambda>", {"train": without_source, "checkpoint_dir": "run"}),
         ("map received <lambda>", {"train": mapped, "checkpoint_dir": "run"}),
         ("model received .*'second'", {"model": made_later, "checkpoint_dir": "run"}),
+        ("overwrite received True without a folder.* checkpoint_dir", {"overwrite": True}),
+        ("keep_checkpoints received 3 without a folder", {"keep_checkpoints": 3}),
         (r"checkpoint_dir .*thesis\.tex", {"checkpoint_dir": "others", "overwrite": True}),
     ]
     for sentence, change in rows:

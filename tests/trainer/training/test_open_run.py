@@ -62,9 +62,9 @@ def test_several_hosts_take_one_step_in_a_call(shapes: pathlib.Path) -> None:
 # Where files are, how long a run is, what goes wrong, and all that only changes the speed; `data`
 # has the rest of what is read from it, boxes add theirs.
 MAY_DIFFER = """
-    cache_folder callbacks checkpoint_steps cluster cluster_port cluster_timeout dry_run epochs
-    eval_crop keep_checkpoints min_box_visibility output overwrite read records_root replicas
-    skip_broken steps_per_execution target_kind threads validation_split
+    allow_overlap cache_folder callbacks checkpoint_steps cluster cluster_port cluster_timeout
+    dry_run epochs eval_crop keep_checkpoints min_box_visibility output overwrite read
+    records_root replicas skip_broken steps_per_execution target_kind threads validation_split
 """
 
 

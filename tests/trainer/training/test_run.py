@@ -130,7 +130,7 @@ def test_a_functional_model_brings_its_loss_metrics_and_optimizer(shapes, tmp_pa
     ("flags", "sentence"),
     [
         (["--model", f"{MODELS}:contrastive", "--learning_rate", 0.5],
-         "--learning_rate received 0.5, but the model is compiled"),
+         "--learning_rate received 0.5 with a compiled model"),
         (["--metrics", "top_5"], "--metrics received 'top_5'; expected top5, auc, f1"),
         (["--metrics", "MeanIoU"], "--metrics received 'MeanIoU', which Keras cannot make"),
         (["--callbacks", f"{MODELS}:broken_callbacks"], "returned str; expected a list of"),

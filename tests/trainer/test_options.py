@@ -1,0 +1,261 @@
+"""Each option of the trainer's commands changes something, or is refused where it would not.
+
+A new option needs a row in one of the tables below.
+"""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from imageshards.commands.options import options_of
+from imageshards.errors import UserError
+from tests.support.errors import refused
+from tests.trainer.augment.test_boxes import make_boxes
+from trainer import evaluate, export, predict
+from trainer.commands import parse_config
+from trainer.config import OptimizerConfig, ReadConfig, RunConfig
+from trainer.reader.batches import open_data
+from trainer.training.open_run import epochs_of, open_run
+from trainer.training.run import build_and_compile
+
+DENSE = "tests.support.tiny_models:dense"
+Shown = Callable[[RunConfig], Any]
+
+
+def records(config: RunConfig) -> Any:
+    """Which records are read, as what."""
+    found = [data for data in open_data(config.read) if data is not None]
+    return [(repr(data.subset), str(data.subset.record_classes)) for data in found]
+
+
+def batches(config: RunConfig) -> Any:
+    """What the reader makes: a batch to train on, and all to validate."""
+    train, validation = open_data(config.read)
+    read = [next(iter(train.batches())), *(validation.batches() if validation else ())]
+    return [(values.shape, bytes(np.ascontiguousarray(values))) for values in tf.nest.flatten(read)]
+
+
+def reading(config: RunConfig) -> Any:
+    """How the reader reads."""
+    train, _ = open_data(config.read, output=config.output)
+    return train.read_options, train.skip_broken
+
+
+def length(config: RunConfig) -> Any:
+    return epochs_of(config, open_data(config.read)[0])
+
+
+def network(config: RunConfig) -> Any:
+    """The model, ready for its first step."""
+    config = dataclasses.replace(config, dry_run=True)
+    run = open_run(config, *open_data(config.read), tf.distribute.get_strategy(), {})
+    built = build_and_compile(config, run, config.model)
+    model, later = built.model, built.frozen and built.frozen._schedule
+    layers = [(layer.get_config(), layer.trainable) for layer in model.layers]
+    weights = [weight.tobytes() for weight in model.get_weights()] if config.weights else []
+    compiled = model.jit_compile, model.steps_per_execution, later and later.get_config()
+    metrics = [metric.name for one in model.metrics for metric in getattr(one, "metrics", [one])]
+    parts = keras.saving.serialize_keras_object([model.optimizer, model.loss])
+    return parts, layers, weights, compiled, metrics
+
+
+# Option → the flags of both runs, the flag that one run has, and where the runs then differ.
+BOXES = "--inputs image,bounding_boxes --eval_crop 0.5"
+FROZEN = "--weights {weights} --freeze 2"
+CHANGES: dict[str, tuple[str, str, Shown]] = {
+    "train_split": ("--validation_split none", "--train_split validation", records),
+    "target": ("", "--target size", records),
+    "target_kind": ("--target image/width", "--target_kind class", records),
+    "sample_weight": ("", "--sample_weight size", records),
+    "validation_split": ("", "--validation_split none", records),
+    "allow_overlap": ("--validation_split train", "--allow_overlap", records),
+    "classes": ("", "--classes dog", records),
+    "where": ("", "--where size<0.07", records),
+    "inputs": ("", "--inputs image,size", batches),
+    "min_box_visibility": (BOXES, "--min_box_visibility 1", batches),
+    "sequence_length": (BOXES, "--sequence_length 9", batches),
+    "image_size": ("", "--image_size 24", batches),
+    "eval_crop": ("", "--eval_crop 0.5", batches),
+    "balance": ("", "--balance sampling", records),
+    "cache": ("", "--cache pixels", reading),
+    "cache_folder": ("--cache pixels", "--cache_folder elsewhere", reading),
+    "skip_broken": ("", "--skip_broken 1", reading),
+    "threads": ("", "--threads 77", reading),
+    "batch_size": ("", "--batch_size 6", length),
+    "seed": ("", "--seed 1", batches),
+    "augment": ("", "--augment light", batches),
+    "augment_on": ("--augment light --image_size 24", "--augment_on device", batches),
+    "optimizer": ("", "--optimizer sgd", network),
+    "learning_rate": ("", "--learning_rate 0.5", network),
+    "scale_learning_rate": ("", "--scale_learning_rate", network),
+    "schedule": ("", "--schedule cosine", network),
+    "warmup_steps": ("", "--warmup_steps 2", network),
+    "momentum": ("--optimizer rmsprop", "--momentum 0.5", network),
+    "weight_decay": ("", "--weight_decay 0.1", network),
+    "loss": ("--target size", "--loss huber", network),
+    "label_smoothing": ("", "--label_smoothing 0.1", network),
+    "ema": ("", "--ema 0.5", network),
+    "accumulate_steps": ("", "--accumulate_steps 2", network),
+    "clipnorm": ("", "--clipnorm 1", network),
+    "precision": ("", "--precision bfloat16", network),
+    "jit_compile": ("", "--jit_compile", network),
+    "model": ("", "--model tests.support.tiny_models:plain", network),
+    "sync_batchnorm": ("--model cnn", "--sync_batchnorm", network),
+    "metrics": ("", "--metrics auc", network),
+    "weights": ("--weights {other}", "--weights {weights}", network),
+    "freeze": ("--weights {weights}", "--freeze 2", network),
+    "unfreeze_after": (FROZEN, "--unfreeze_after 1", network),
+    "steps_per_execution": ("", "--steps_per_execution 2", network),
+    "epochs": ("", "--epochs 9", length),
+    "steps": ("", "--steps 3", length),
+}
+
+# Option → flags with which it would change nothing.
+IDLE = [
+    ("target_kind", "--target_kind class"),
+    ("target_kind", "--target_kind class --target size"),
+    ("min_box_visibility", "--min_box_visibility 0.5"),
+    ("sequence_length", "--sequence_length 3 --inputs image,size"),
+    ("cache_folder", "--cache_folder elsewhere"),
+    ("balance", "--balance weights --target size"),
+    ("classes", "--classes dog --target size"),
+    ("warmup_steps", "--warmup_steps 2 --schedule linear"),
+    ("momentum", "--momentum 0.5"),
+    ("momentum", "--momentum 0.5 --optimizer adamw"),
+    ("loss", "--loss huber"),
+    ("label_smoothing", "--label_smoothing 0.1 --target size"),
+    ("sync_batchnorm", "--sync_batchnorm"),
+    ("freeze", "--freeze 2"),
+    ("unfreeze_after", "--unfreeze_after 1"),
+    ("unfreeze_after", f"{FROZEN} --unfreeze_after 2 --epochs 2"),
+    ("unfreeze_after", f"{FROZEN} --unfreeze_after 1 --steps 6"),
+    ("cluster_port", "--cluster_port 99"),
+    ("cluster_port", "--cluster_port 99 --cluster tf_config"),
+    ("cluster_timeout", "--cluster_timeout 99"),
+    ("learning_rate", "--learning_rate 0.5 --model tests.support.tiny_models:compiled"),
+    ("metrics", "--metrics auc --model tests.support.tiny_models:compiled"),
+]
+
+# Command and file of tests; then tests of the file with the options that they change in a run.
+SEEN_IN = """
+train trainer/test_main.py
+    test_two_replicas_train_and_leave_a_model: data output replicas
+train trainer/test_on_stores.py
+    test_adopted_records_in_a_store_are_read_like_local_ones: records_root
+train trainer/training/test_run.py
+    test_a_functional_model_brings_its_loss_metrics_and_optimizer: callbacks
+train trainer/training/test_several_hosts.py
+    test_a_run_survives_the_loss_of_either_host: checkpoint_steps
+train trainer/training/test_keras_habits.py
+    test_several_steps_in_a_call_equal_single_steps: keep_checkpoints
+train trainer/training/test_output_folder.py
+    test_the_next_run_removes_unfinished_files_of_a_killed_run: overwrite
+train trainer/training/test_resume.py
+    test_sigterm_says_what_is_saved: dry_run
+train trainer/cluster/test_hosts.py
+    test_a_host_that_does_not_answer_is_named: cluster_timeout
+train deploy/test_trainer_clusters.py
+    test_every_node_runs_the_command_with_its_flags: cluster cluster_port
+train gpu/test_gpu.py
+    test_two_replicas_end_up_with_the_same_bits_twice: deterministic
+evaluate trainer/test_evaluate.py
+    test_python_gets_the_object_of_the_command_for_any_data: split batch_size classes where threads
+    test_one_json_object_with_exact_figures: model_path data json
+    test_a_table_is_printed_and_a_report_is_written: report
+    test_eval_crop_defaults_to_the_crop_of_the_training: eval_crop
+    test_a_broken_record_stops_or_is_left_out_and_listed: skip_broken
+    test_places_below_home_are_found: records_root
+evaluate trainer/test_targets.py
+    test_labels_are_evaluated_exactly_for_any_batch_and_replicas: replicas
+evaluate trainer/commands/test_saved_model.py
+    test_a_compiled_model_is_evaluated_predicts_and_is_exported: last model trust
+predict trainer/commands/test_saved_model.py
+    test_a_module_that_a_file_names_is_imported_only_when_asked: model trust
+    test_a_compiled_model_is_evaluated_predicts_and_is_exported: last
+predict trainer/test_predict.py
+    test_python_gets_the_array_of_the_command: model_path json batch_size top
+export trainer/test_export.py
+    test_python_gets_the_path_of_the_export: model_path output overwrite
+export trainer/commands/test_saved_model.py
+    test_a_compiled_model_is_evaluated_predicts_and_is_exported: last model trust
+"""
+TESTS = pathlib.Path(__file__).parents[1]
+
+
+def seen_in_tests(command: str) -> set[str]:
+    """The options of a command in `SEEN_IN`; each test must exist, and its file name the option."""
+    found: set[str] = set()
+    text = ""
+    for line in SEEN_IN.strip().splitlines():
+        if not line.startswith(" "):
+            of, file = line.split()
+            text = (TESTS / file).read_text("utf-8")
+        elif of == command:
+            test, names = line.strip().split(": ")
+            assert f"def {test}(" in text, line
+            found |= {*names.split()}
+            assert all(name in text for name in names.split()), line
+    return found
+
+
+def test_every_option_has_an_entry():
+    kinds = (ReadConfig, OptimizerConfig, RunConfig)
+    assert {name for kind in kinds for name in options_of(kind)} == {
+        *CHANGES, *seen_in_tests("train")
+    }  # fmt: skip
+    for module in (evaluate, predict, export):
+        flags = {flag[2:] for flag in module.make_parser().flags if flag.startswith("--")}
+        assert flags - {"help"} == seen_in_tests(module.PROGRAM.split()[1]), module
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory):
+    """A dataset of pictures with boxes, and two files of weights of the model."""
+    folder = tmp_path_factory.mktemp("options")
+    make_boxes(folder / "set", size=(32, 32))
+    config = parse_config(_flags(folder, ""))
+    for number, name in enumerate(("weights", "other")):
+        run = open_run(config, *open_data(config.read), tf.distribute.get_strategy(), {})
+        model = build_and_compile(config, run, config.model).model
+        for weight in model.weights:
+            weight.assign(tf.fill(weight.shape, tf.cast(number, weight.dtype)))
+        model.save_weights(folder / f"{name}.weights.h5")
+    return folder
+
+
+def _flags(folder: pathlib.Path, more: str) -> list[str]:
+    flags = f"--data {folder / 'set'} --output out --batch_size 4 --model {DENSE} --dry_run "
+    names = {name: folder / f"{name}.weights.h5" for name in ("weights", "other")}
+    flags += "" if "--augment" in more.split() else "--augment none "
+    return (flags + more.format(**names)).split()
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_option_shows(given, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shared, change, show = CHANGES[name]
+    assert f"--{name}" in change
+    before, after = (_shown(show, given, flags) for flags in (shared, f"{shared} {change}"))
+    assert before != after and not isinstance(after, str), (before, after)
+
+
+@functools.cache  # many options change the same run
+def _shown(show: Shown, given: pathlib.Path, flags: str) -> Any:
+    try:
+        return show(parse_config(_flags(given, flags)))
+    except UserError as e:
+        return str(e)
+
+
+@pytest.mark.parametrize(("name", "flags"), IDLE)
+def test_an_option_that_would_change_nothing_is_refused(given, name, flags, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with refused(name):
+        network(parse_config(_flags(given, flags)))
