@@ -22,6 +22,7 @@ from trainer import evaluate, export, predict
 from trainer.commands import parse_config
 from trainer.config import OptimizerConfig, ReadConfig, RunConfig
 from trainer.reader.batches import open_data
+from trainer.strengths import Augment
 from trainer.training.open_run import epochs_of, open_run
 from trainer.training.run import build_and_compile
 
@@ -92,6 +93,20 @@ CHANGES: dict[str, tuple[str, str, Shown]] = {
     "seed": ("", "--seed 1", batches),
     "augment": ("", "--augment light", batches),
     "augment_on": ("--augment light --image_size 24", "--augment_on device", batches),
+    "crop": ("", "--crop 0.2,0.4", batches),
+    "ratio": ("", "--ratio 2,3", batches),
+    "flip": ("", "--flip 1", batches),
+    "rotate": ("", "--rotate 40", batches),
+    "brightness": ("", "--brightness 0.5", batches),
+    "contrast": ("", "--contrast 0.5", batches),
+    "saturation": ("", "--saturation 0.5", batches),
+    "noise": ("", "--noise 50", batches),
+    "erase": ("", "--erase 1", batches),
+    "erase_area": ("--erase 1", "--erase_area 0.5,0.6", batches),
+    "erase_ratio": ("--erase 1", "--erase_ratio 0.1", batches),
+    "mixup": ("", "--mixup 1", batches),
+    "cutmix": ("", "--cutmix 1", batches),
+    "mix": ("--mixup 1", "--mix 0.1", batches),
     "optimizer": ("", "--optimizer sgd", network),
     "learning_rate": ("", "--learning_rate 0.5", network),
     "scale_learning_rate": ("", "--scale_learning_rate", network),
@@ -163,8 +178,8 @@ train trainer/cluster/test_hosts.py
     test_a_host_that_does_not_answer_is_named: cluster_timeout
 train deploy/test_trainer_clusters.py
     test_every_node_runs_the_command_with_its_flags: cluster cluster_port
-train gpu/test_gpu.py
-    test_two_replicas_end_up_with_the_same_bits_twice: deterministic
+train gpu/test_training.py
+    test_a_killed_run_ends_up_bit_identical: deterministic
 evaluate trainer/test_evaluate.py
     test_python_gets_the_object_of_the_command_for_any_data: split batch_size classes where threads
     test_one_json_object_with_exact_figures: model_path data json
@@ -206,7 +221,7 @@ def seen_in_tests(command: str) -> set[str]:
 
 
 def test_every_option_has_an_entry():
-    kinds = (ReadConfig, OptimizerConfig, RunConfig)
+    kinds = (ReadConfig, OptimizerConfig, RunConfig, Augment)
     assert {name for kind in kinds for name in options_of(kind)} == {
         *CHANGES, *seen_in_tests("train")
     }  # fmt: skip
