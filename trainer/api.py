@@ -240,7 +240,8 @@ class Data:
         """
         # `locals()` is read first, while it holds the arguments alone.
         asked = {**locals()}
-        if not isinstance(augment, str | Augment) and not callable(augment):
+        is_function = callable(augment) and not isinstance(augment, type)
+        if not isinstance(augment, str | Augment) and not is_function:
             raise UserError(
                 argument="augment",
                 received=repr(augment),
