@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from imageshards.commands.options import options_of
 from imageshards.errors import UserError
+from tests.support.box_sets import make_boxes
 from tests.support.errors import refused
-from tests.trainer.augment.test_boxes import make_boxes
 from trainer import evaluate, export, predict
 from trainer.commands import parse_config
 from trainer.config import OptimizerConfig, ReadConfig, RunConfig

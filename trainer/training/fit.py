@@ -11,7 +11,6 @@ from contextlib import nullcontext
 import keras
 from keras.callbacks import Callback
 
-from imageshards.commands.options import refuse_idle
 from imageshards.errors import Arg, Phrase, UserError, names_arguments
 from imageshards.storage import place
 from imageshards.text import counted
@@ -127,11 +126,7 @@ def fit(
         epochs=epochs,
         checkpoint_steps=checkpoint_steps,
         keep_checkpoints=keep_checkpoints,
-        overwrite=overwrite,
     )
-    if folder is None:
-        for name in ("checkpoint_steps", "keep_checkpoints", "overwrite"):
-            refuse_idle(config, name, "without a folder, so that nothing is saved", Arg("output"))
     with nullcontext() if folder is None else begin_run(folder, overwrite):
         # Only a run that is saved needs the sources of the user's functions.
         settings = train.identity if folder is not None else {}

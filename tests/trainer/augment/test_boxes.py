@@ -7,14 +7,10 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 import imageshards as ims
-from imageshards.example import decode_example, encode_example
-from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES
-from tests.support.dataset_factory import Dataset
+from tests.support.box_sets import make_boxes
 from tests.support.errors import refused
-from tests.support.pictures import saved
 from trainer.augment.boxes import View, cut_boxes, move_boxes
 from trainer.augment.geometry import Window, affine_maps
 from trainer.augment.params import draw_params
@@ -65,60 +61,6 @@ def test_points_move_as_the_affine_map_moves_their_pixels(x, y, flip, turn, top,
     column, row = found[0] * size[1] - 0.5, found[1] * size[0] - 0.5
     back = x_x * column + x_y * row + x_0 + 0.5, y_x * column + y_y * row + y_0 + 0.5
     np.testing.assert_allclose(back, [x * width, y * height], atol=1e-2)
-
-
-RED, GREEN = (225, 45, 60), (50, 120, 70)
-KINDS = ("high", "wide")
-
-
-def _picture(number, size):
-    """A JPEG of (height, width) pixels, and xmin, ymin, xmax, ymax of its rectangle, 0 to 1.
-
-    The rectangle stays away from the edges: beyond them a rotated picture shows its mirror image.
-    """
-    rng = np.random.default_rng(number)
-    height, width = size
-    y, x = (int(rng.uniform(0.25, 0.45) * side) for side in size)
-    rows, columns = (int(rng.uniform(0.2, 0.3) * side) for side in size)
-    pixels = np.full((height, width, 3), GREEN, np.uint8)
-    pixels[y : y + rows, x : x + columns] = RED
-    encoded = saved(Image.fromarray(pixels), quality=98, subsampling=0)
-    return encoded, (x / width, y / height, (x + columns) / width, (y + rows) / height)
-
-
-def make_boxes(folder, size=(160, 160), varies=False, crowd=0, each=8, kinds=KINDS):
-    """A dataset of 3 shards of `each` pictures to train, one to validate, and the boxes of `train`.
-
-    The first record of each shard has no box, the second one also a box around the whole picture,
-    and the third one before its own a `crowd` of such boxes of another class.
-    """
-    dataset = Dataset(folder, {"train": 3, "validation": 1}, each)
-    lists = {name: {"dtype": "float32", "shape": None} for name in BOX_FEATURES}
-    lists[BOX_CLASS_FEATURE] = {"dtype": "string", "shape": None}
-    dataset.manifest["features"] |= lists | {"size": {"dtype": "float32", "shape": []}}
-    dataset.manifest["image"] |= {"size": [*size], "mode": "shortest" if varies else "crop"}
-    boxes: list[Any] = []
-    for name, payloads in dataset.payloads.items():
-        for place, payload in enumerate(payloads):
-            own = (size[0] + 8 * place, size[1] - 5 * place) if varies else size
-            encoded, box = _picture(len(boxes), own)
-            xmin, ymin, xmax, ymax = box
-            kind = kinds[xmax - xmin > ymax - ymin].encode()
-            rows = [(xmin, xmax, ymin, ymax, kind)] if place else []
-            whole = (0.0, 1.0, 0.0, 1.0)
-            rows = [(*whole, b"crowd")] * (crowd * (place == 2)) + rows
-            rows += [(*whole, b"wide")] * (place == 1)
-            names = (*BOX_FEATURES, BOX_CLASS_FEATURE)
-            sides: dict[str, Any] = {side: [row[i] for row in rows] for i, side in enumerate(names)}
-            sides["size"] = [(xmax - xmin) * (ymax - ymin)]
-            changed = decode_example(payload) | {"image/encoded": [encoded]} | sides
-            payloads[place] = encode_example(changed)
-            if name.startswith("train"):
-                boxes.append(box)
-        dataset.write_shard(name)
-    dataset.describe()
-    dataset.save()
-    return folder, boxes
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
