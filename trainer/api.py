@@ -22,24 +22,20 @@ from typing import TYPE_CHECKING, Any
 
 from imageshards.errors import Arg, UserError, names_arguments
 from imageshards.index import read_index
-from imageshards.manifest import TRAIN_NAMES
 from imageshards.storage import place
 from imageshards.text import counted
 from trainer.augment.augmentation import AugmentFunction
 from trainer.config import ReadConfig, parse_image_size
 from trainer.dataset.manifest import check_shards, find_split, validation_split
-from trainer.dataset.open import check_sides, open_dataset, read_options, wanted_inputs
+from trainer.dataset.open import check_sides, open_dataset, wanted_inputs
 from trainer.dataset.spec import (
     IMAGE_INPUT,
     OWN_LABEL,
     DatasetSpec,
     FeatureSpec,
-    ModelInputs,
-    Split,
 )
-from trainer.dataset.subset import refuse_missing_inputs, select
 from trainer.dataset.target import with_sample_weight, with_targets
-from trainer.reader.batches import EvaluationData, TrainingData, open_data
+from trainer.reader.batches import EvaluationData, TrainingData, evaluation_data, open_data
 from trainer.strengths import NONE, Augment
 
 if TYPE_CHECKING:
@@ -99,20 +95,9 @@ class Data:
         )
 
     def _repr_html_(self) -> str:
-        from trainer.dataset.notebook import counts_of, html_of, pixels
+        from trainer.dataset.notebook import html_of
 
-        dataset = self.dataset
-        facts = {name: counted(count, "record") for name, count in self.splits.items()}
-        facts["pictures"] = pixels(dataset.image.size) + " or others" * dataset.image.varies
-        filled = [split for split in dataset.splits.values() if split.num_records]
-        # Pictures come from the training split if it has records, else from the first split.
-        usual = [split for split in filled if split.name in TRAIN_NAMES]
-        split = next(iter([*usual, *filled]), None)
-        records = range(split.num_records if split else 0)
-        return html_of(
-            f"Data {self.config.data!r}", facts, [*self.splits], counts_of(dataset), dataset, split,
-            records,
-        )  # fmt: skip
+        return html_of(self.config.data, self.dataset)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -347,18 +332,6 @@ def with_arguments(config: ReadConfig, asked: Mapping[str, Any]) -> ReadConfig:
         sides = _listed("image_size", size, (str, numbers.Integral), "a whole number or two")
         values["image_size"] = parse_image_size("x".join(map(str, sides)))
     return dataclasses.replace(config, **values)
-
-
-def evaluation_data(
-    config: ReadConfig, dataset: DatasetSpec, split: Split, inputs: ModelInputs
-) -> EvaluationData:
-    """Returns the pass over a split; refuses missing shards, and records without an input."""
-    # With skip_broken, the records of a missing or cut-off shard count as damaged.
-    if not config.skip_broken:
-        check_shards(dataset, [split])
-    subset = select(config, dataset, split)
-    refuse_missing_inputs(subset, inputs.features)
-    return EvaluationData(subset, read_options(config), inputs, config.batch_size)
 
 
 def _listed(

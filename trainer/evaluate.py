@@ -21,7 +21,7 @@ from imageshards.manifest import PAGE_NAME
 from imageshards.output_folder import check_page_folder
 from imageshards.progress import text_table
 from imageshards.text import counted
-from trainer.api import Data, evaluation_data, with_arguments
+from trainer.api import Data, with_arguments
 from trainer.commands import (
     ARGUMENTS,
     SavedModel,
@@ -39,7 +39,7 @@ from trainer.dataset.subset import class_ids
 from trainer.dataset.target import with_target_of
 from trainer.evaluation.evaluation import finite, plain
 from trainer.imports import callers_settings, quiet_import
-from trainer.reader.batches import EvaluationData
+from trainer.reader.batches import EvaluationData, evaluation_data
 from trainer.reader.broken_records import BrokenRecord, BrokenRecords
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ _EPILOG = (
     "target), model, step, data, split, batch_size, replicas, eval_crop, seconds, classes, target "
     "(class, labels or values), outputs (figures of each class, label or value; a label is "
     "predicted from a probability of 0.5), and estimate (a sentence if figures are estimates, "
-    "else null). Average precision is an estimate above 33,554,432 records times labels. Every "
-    "record counts exactly once for any --batch_size and --replicas."
+    "else null). Above 33,554,432 records times labels, average precision comes from every n-th "
+    "record. Every record counts exactly once for any --batch_size and --replicas."
 )
 
 

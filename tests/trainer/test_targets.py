@@ -72,7 +72,7 @@ def test_average_precisions_may_be_estimates(trained, tmp_path, monkeypatch, cap
     argv = ("--model_path", trained.run, "--data", trained.shards)
     monkeypatch.setattr(kinds, "MAX_LOGITS", 32 * 3 - 1)
     assert evaluate.main([*map(str, (*argv, "--report", tmp_path / "page"))]) == 0
-    said = "Average precisions are estimates, of logits rounded down to multiples of "
+    said = "Average precisions are estimates, from 16 of 32 records."
     assert f"\n{said}" in capsys.readouterr().out
     assert said in " ".join(Page((tmp_path / "page" / "index.html").read_text("utf-8")).words)
 

@@ -1,16 +1,16 @@
-"""Renders a dataset, or the batches read from it, for notebooks: figures, classes, pictures."""
+"""Describes a dataset in notebooks, by figures, classes and pictures, and batches in a line."""
 
 from __future__ import annotations
 
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.manifest import BOX_FEATURES
+from imageshards.manifest import BOX_FEATURES, TRAIN_NAMES
 from imageshards.page import draw_boxes, number, record_boxes, render, thumbnail
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError
@@ -33,89 +33,52 @@ _FAILURES = (
     RuntimeError, TypeError, ValueError,
 )  # fmt: skip
 
-# The name of each class, and its number of records in each column; None if it is not known.
-ClassRows = Sequence[tuple[str, Sequence[int | None]]]
 
-
-def html_of(
-    title: str,
-    facts: Mapping[str, str],
-    columns: Sequence[str],
-    classes: ClassRows,
-    dataset: DatasetSpec,
-    split: Split | None,
-    records: Iterable[int],
-) -> str:
+def html_of(place: str, dataset: DatasetSpec) -> str:
     """Returns HTML without outside resources. Never raises because of the dataset's files.
 
-    `facts` are the rows of a table and `columns` the headings of the counts in `classes`. The first
-    classes, and the pictures of the first `records` of `split`, are shown.
+    It shows the records of each split, the first classes with their records in each split, and the
+    first pictures of the training split, or of the first split with records.
     """
+    splits = dataset.splits
+    facts = {name: counted(split.num_records, "record") for name, split in splits.items()}
+    facts["pictures"] = pixels(dataset.image.size) + " or others" * dataset.image.varies
     # A split whose shards count no classes has no column.
-    known = [any(counts[i] is not None for _, counts in classes) for i in range(len(columns))]
+    known = {name: known_counts(dataset, split) for name, split in splits.items()}
+    counts = {name: of_split for name, of_split in known.items() if of_split is not None}
+    filled = [split for split in splits.values() if split.num_records]
+    usual = [split for split in filled if split.name in TRAIN_NAMES]
+    split = next(iter([*usual, *filled]), None)
     return render(
         "trainer.dataset",
         "notebook.jinja",
-        title=title,
+        title=f"Data {place!r}",
         thumb_px=THUMB_PX,
         facts=facts,
-        columns=list(itertools.compress(columns, known)),
+        columns=list(counts),
         classes=[
-            (name, ["" if n is None else number(n) for n in itertools.compress(counts, known)])
-            for name, counts in classes[:MAX_CLASSES]
+            (name, [number(of_split[i]) for of_split in counts.values()])
+            for i, name in enumerate(dataset.classes[:MAX_CLASSES])
         ],
-        more=len(classes) - MAX_CLASSES,
-        pictures=_pictures(dataset, split, records) if split else [],
+        more=len(dataset.classes) - MAX_CLASSES,
+        pictures=_pictures(dataset, split) if split else [],
     )
 
 
-def facts_of(data: TrainingData | EvaluationData) -> dict[str, str]:
-    """Returns facts about the batches, for people."""
+def one_line(data: TrainingData | EvaluationData, more: Mapping[str, str]) -> str:
+    """Returns the `repr` of a description of batches; `more` has further facts about it."""
     subset, inputs = data.subset, data.model_inputs
-    found = {"records": f"{data.num_records:,}"}
-    if not subset.classes or subset.dataset.outputs:
-        found["target"] = described_target(subset.dataset)
-    found |= {"batch size": f"{data.batch_size:,}", "pictures": pixels(inputs.size)}
-    if len(inputs.names) > 1:
-        found["further inputs"] = ", ".join(inputs.names[1:])
-    return found
-
-
-def one_line(data: TrainingData | EvaluationData, facts: Mapping[str, str]) -> str:
-    """Returns the `repr` of a description of batches."""
-    subset = data.subset
     shown = [counted(data.num_records, "record")]
     shown += [counted(len(subset.classes), "class")] if subset.classes else []
-    shown += [f"{name} {value}" for name, value in facts.items() if name != "records"]
+    facts = {}
+    if not subset.classes or subset.dataset.outputs:
+        facts["target"] = described_target(subset.dataset)
+    facts |= {"batch size": f"{data.batch_size:,}", "pictures": pixels(inputs.size)}
+    if len(inputs.names) > 1:
+        facts["further inputs"] = ", ".join(inputs.names[1:])
+    shown += [f"{name} {value}" for name, value in (facts | dict(more)).items()]
     where = f"{subset.dataset.data!r} {subset.split.name}"
     return f"<imageshards {type(data).__name__} {where}: {', '.join(shown)}>"
-
-
-def html_of_batches(data: TrainingData | EvaluationData, facts: Mapping[str, str]) -> str:
-    """Returns the HTML of a description of batches, see `html_of`."""
-    subset = data.subset
-    counts = subset.class_counts or (None,) * len(subset.classes)
-    records: Iterable[int] = range(subset.split.num_records)
-    if subset.record_classes is not None:
-        records = (subset.record_classes >= 0).nonzero()[0].tolist()
-    return html_of(
-        f"{type(data).__name__} of {subset.dataset.data!r}, split {subset.split.name}",
-        facts,
-        ["records"],
-        [(name, [count]) for name, count in zip(subset.classes, counts, strict=True)],
-        subset.dataset,
-        subset.split,
-        records,
-    )
-
-
-def counts_of(dataset: DatasetSpec) -> ClassRows:
-    """Returns each class of a dataset with its number of records in each split."""
-    counts = [known_counts(dataset, split) for split in dataset.splits.values()]
-    return [
-        (name, [None if of_split is None else of_split[i] for of_split in counts])
-        for i, name in enumerate(dataset.classes)
-    ]
 
 
 def pixels(size: tuple[int, int] | None) -> str:
@@ -123,13 +86,11 @@ def pixels(size: tuple[int, int] | None) -> str:
     return "of any size" if size is None else f"{size[0]} x {size[1]} pixels"
 
 
-def _pictures(
-    dataset: DatasetSpec, split: Split, records: Iterable[int]
-) -> list[tuple[Image.Image, str]]:
+def _pictures(dataset: DatasetSpec, split: Split) -> list[tuple[Image.Image, str]]:
     """Returns the first pictures with their captions, without pictures that cannot be read."""
     from trainer.dataset.source import RecordSource
 
-    wanted = list(itertools.islice(records, MAX_PICTURES))
+    wanted = range(min(MAX_PICTURES, split.num_records))
     labels = dataset.label_features if dataset.label_feature or dataset.hot_features else ()
     names = [dataset.image_feature, *labels, dataset.filename_feature or ""]
     names += [name for name in BOX_FEATURES if name in dataset.features]
@@ -147,7 +108,7 @@ def _pictures(
 
     try:
         # The source reads the index of all shards that it gets, so it gets no more than needed.
-        shards = split.shards[: bisect.bisect_right(split.starts, max(wanted, default=0))]
+        shards = split.shards[: bisect.bisect_right(split.starts, wanted[-1])]
         known = list(dict.fromkeys(filter(None, names)))
         source = RecordSource(dataset, dataclasses.replace(split, shards=shards), known)
         return [one for one in storage.map_concurrently(picture, wanted) if one is not None]
@@ -173,11 +134,10 @@ def _values(feature: np.ndarray | np.generic | bytes) -> list[Any]:
 
 
 def _label(dataset: DatasetSpec, value: int | float | bytes) -> str:
-    # A whole number is a class id unless the column's own numbers are the labels.
-    if isinstance(value, int) and dataset.target != "values" and not dataset.label_values:
+    if isinstance(value, int):  # a class id
         place = value - dataset.label_offset
         return dataset.classes[place] if 0 <= place < len(dataset.classes) else str(value)
-    return number(value) if isinstance(value, int | float) else _text(value)
+    return number(value) if isinstance(value, float) else _text(value)
 
 
 def _text(value: int | float | bytes) -> str:

@@ -25,12 +25,9 @@ from trainer.evaluation.evaluation import (
 )
 
 TOP = 5
-# Up to this many logits (records x labels) are kept, with 4 bytes each and a byte for the label.
-# More logits are counted in bins of each label, from `-_RANGE` to `_RANGE`. The number of counters,
-# two per bin, has the same limit.
+# At most about this many logits (records x labels) are kept, with 4 bytes each and a byte for the
+# label. A larger split keeps the logits of every n-th record.
 MAX_LOGITS = 32 * 1024**2
-_MAX_BINS = 512
-_RANGE = 16
 _ERRORS = ("mse", "mae", "rmse", "r2")
 
 
@@ -130,38 +127,26 @@ class ClassEvaluation(Evaluation):
 
 
 class LabelsCollector(Collector):
-    """A collector that counts examples and predictions of each label, and logits in bins."""
+    """A collector that counts examples and predictions of each label, and keeps logits."""
 
     def __init__(self, kind: type[Evaluation], names: tuple[str, ...], num_records: int) -> None:
         super().__init__(kind, names, num_records)
-        num_labels = len(self._names)
-        self._counts = np.zeros((3, num_labels), np.int64)
-        bins = 0
-        if self._num_records * num_labels > MAX_LOGITS:
-            bins = max(2, min(_MAX_BINS, MAX_LOGITS // (2 * num_labels)))
-        self._binned = np.zeros((2, num_labels, bins), np.int32)
+        self._counts = np.zeros((3, len(names)), np.int64)
+        self._stride = max(1, -(-num_records * len(names) // MAX_LOGITS))
+        self._kept_rows: list[dict[str, np.ndarray]] = []
 
     def _kept(self, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        has, logits = rows["label"], rows["logits"]
-        predicted = logits >= 0
+        has, predicted = rows["label"], rows["logits"] >= 0
         self._counts += [np.sum(one, 0) for one in (has, predicted, has & predicted)]
-        if not self._binned.size:
-            return rows
-        num_labels, bins = self._binned.shape[1:]
-        # A NaN counts as the lowest logit.
-        bin_of = (np.nan_to_num(logits, nan=-_RANGE) + _RANGE) * (bins / (2 * _RANGE))
-        place = np.clip(bin_of, 0, bins - 1).astype(np.int64) + np.arange(num_labels) * bins
-        every, relevant = self._binned.reshape(2, -1)
-        # `every[own] += 1` counts a repeated index only once. Indices repeat between examples, but
-        # not within an example, as each label has its own bins.
-        for own, one in zip(place, has, strict=True):
-            every[own] += 1
-            relevant[own[one]] += 1
-        return {name: rows[name] for name in rows if name not in ("label", "logits")}
+        chosen = rows["record"] % self._stride == 0
+        self._kept_rows.append({name: rows.pop(name)[chosen] for name in ("label", "logits")})
+        return rows
 
     def _sums(self, concatenate: Concatenate) -> dict[str, np.ndarray]:
-        mine = {"counts": self._counts, "binned": self._binned}
-        return concatenate("labels", mine, lambda parts: functools.reduce(np.add, parts))
+        parts = {name: [rows[name] for rows in self._kept_rows] for name in ("label", "logits")}
+        kept = concatenate("logits", {name: np.concatenate(one) for name, one in parts.items()})
+        counts = {"counts": self._counts}
+        return kept | concatenate("labels", counts, lambda parts: functools.reduce(np.add, parts))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,10 +161,8 @@ class LabelsEvaluation(Evaluation):
             labels; filled up with -1.
         shown_logits: float32 [examples, 2, k], logits of `shown`.
         counts: int64 [3, labels], examples with the label, predicted examples, and both.
-        binned: int32 [2, labels, bins], number of logits in each bin, the lowest bin first: of all
-            examples, and of examples with the label. 0 bins if all logits are kept.
-        label: bool [examples, labels]; None if logits are counted in bins.
-        logits: float32 [examples, labels]; None if logits are counted in bins.
+        label: bool [kept, labels], in any order; a very large split keeps every n-th record.
+        logits: float32 [kept, labels].
     """
 
     collector = LabelsCollector
@@ -187,9 +170,8 @@ class LabelsEvaluation(Evaluation):
     shown: np.ndarray
     shown_logits: np.ndarray
     counts: np.ndarray
-    binned: np.ndarray
-    label: np.ndarray | None = None
-    logits: np.ndarray | None = None
+    label: np.ndarray
+    logits: np.ndarray
 
     @staticmethod
     def measure(outputs: tf.Tensor, label: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -214,15 +196,11 @@ class LabelsEvaluation(Evaluation):
 
     @property
     def estimate(self) -> str | None:
-        """A sentence about average precisions from bins; None if all logits are kept."""
-        if not (bins := self.binned.shape[2]):
+        """A sentence about average precisions from a part of the records; None for all records."""
+        kept, count = len(self.logits), self.num_examples
+        if kept == count:
             return None
-        count, num_labels = self.num_examples + self.left_out, len(self.names)
-        return (
-            "Average precisions are estimates, of logits rounded down to multiples of "
-            f"{2 * _RANGE / bins:g}: {count:,} records of {num_labels:,} labels have more than "
-            f"{MAX_LOGITS:,} logits."
-        )
+        return f"Average precisions are estimates, from {kept:,} of {count:,} records."
 
     def figures(self) -> dict[str, float]:
         # The mean skips labels without examples, whose average precision is NaN.
@@ -257,9 +235,6 @@ class LabelsEvaluation(Evaluation):
 
     @functools.cached_property
     def _average_precisions(self) -> list[float]:
-        if self.label is None or self.logits is None:
-            every, relevant = self.binned[..., ::-1]  # the highest bin first
-            return [_average(*one) for one in zip(relevant, every, strict=True)]
         return [average_precision(*one) for one in zip(self.label.T, self.logits.T, strict=True)]
 
 
@@ -277,16 +252,11 @@ def average_precision(relevant: np.ndarray, score: np.ndarray) -> float:
         return math.nan
     order = np.argsort(-score, kind="stable")
     ranked, hits = score[order], np.cumsum(relevant[order])
-    ends = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)
-    return _average(np.diff(hits[ends], prepend=0), np.diff(ends, prepend=-1))
-
-
-def _average(relevant: np.ndarray, every: np.ndarray) -> float:
-    """Returns the average precision from the examples that each threshold adds, highest first."""
-    hits, found = np.cumsum(relevant), np.cumsum(every)
     if not hits[-1]:
         return math.nan
-    return float(np.sum(relevant * (hits / np.maximum(found, 1))) / hits[-1])
+    ends = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)
+    found = np.diff(hits[ends], prepend=0)
+    return float(np.sum(found * (hits[ends] / (ends + 1))) / hits[-1])
 
 
 class ValuesCollector(Collector):

@@ -12,7 +12,7 @@ import operator
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from imageshards.errors import Arg, UserError, names_arguments
 from imageshards.text import counted
@@ -25,7 +25,7 @@ from trainer.augment.augmentation import (
 )
 from trainer.config import ReadConfig, uneven_batch
 from trainer.dataset.manifest import check_shards, train_split, validation_split
-from trainer.dataset.notebook import facts_of, html_of_batches, one_line
+from trainer.dataset.notebook import one_line
 from trainer.dataset.open import open_dataset, read_options, wanted_inputs
 from trainer.dataset.spec import (
     BOXES,
@@ -37,6 +37,7 @@ from trainer.dataset.spec import (
     ModelInputs,
     ReadOptions,
     ReplicaSlices,
+    Split,
     Subset,
     Tensors,
     balancing_weights,
@@ -55,22 +56,14 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class TrainingData:
-    """An endless stream of training batches, which `Data.train` returns.
-
-    The batch of step k depends on the dataset and these attributes alone, so
-    `dataset(start_step=k)` equals `dataset().skip(k)` but starts immediately. A notebook shows the
-    contents of a batch, the classes, and the first pictures as stored.
+class SplitData:
+    """The batches of a split, for training or for evaluation.
 
     Attributes:
         subset: The records to read.
         read_options: The number of threads, and the cache.
         model_inputs: The inputs of the model.
         batch_size: Records in a global batch.
-        seed: Seed of the order and of the augmentation.
-        augment: The strengths of the augmentation, or a function.
-        augment_on: `host` or `device`; `auto` until the devices are known.
-        skip_broken: How many damaged records the reader may leave out.
         functions: The functions that `map` received, in order.
     """
 
@@ -78,43 +71,98 @@ class TrainingData:
     read_options: ReadOptions
     model_inputs: ModelInputs
     batch_size: int
-    seed: int
-    augment: Augment | AugmentFunction
-    augment_on: str
-    skip_broken: int = 0
-    functions: tuple[MapFunction, ...] = ()
-
-    def __repr__(self) -> str:
-        return one_line(self, self._facts)
-
-    def _repr_html_(self) -> str:
-        return html_of_batches(self, self._facts)
-
-    @property
-    def _facts(self) -> dict[str, str]:
-        augment, name = self.augment, str(self.augment)
-        if not isinstance(augment, Augment):
-            name = getattr(augment, "__name__", type(augment).__name__)
-        return {
-            **facts_of(self),
-            "augment": name,
-            "steps per epoch": f"{self.steps_per_epoch:,}",
-        }
+    functions: tuple[MapFunction, ...] = dataclasses.field(default=(), kw_only=True)
 
     @property
     def num_records(self) -> int:
-        """Returns the number of records in an epoch, including copies by `balance="sampling"`."""
+        """Returns the number of records in a pass, including copies by `balance="sampling"`."""
         return self.subset.num_records
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Returns the number of full batches in one pass; leftover records open the next pass."""
-        return self.num_records // self.batch_size
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Returns the names of the classes, in the order of the labels."""
         return self.subset.classes
+
+    @property
+    def gives_weights(self) -> bool:
+        """Returns whether `dataset()` yields a sample_weight behind inputs and label.
+
+        A weight can differ from 1 with `sample_weight`, with `balance="weights"`, and in training
+        with `skip_broken`, which gives broken records the weight 0.
+        """
+        subset = self.subset
+        return subset.dataset.weight_feature is not None or subset.class_weights is not None
+
+    @property
+    def weighs(self) -> bool:
+        """Returns whether batches hold `weight`; labels of a `map` may not fit weights of 1."""
+        return self.gives_weights or not self.functions
+
+    def map(self, function: MapFunction) -> Self:
+        """Returns a description of batches with which `function` is called.
+
+        The host calls the function with whole batches, after the augmentation and the functions of
+        earlier calls; in an evaluation with a replica's share of a batch or a short last batch,
+        too. Its operations must be TensorFlow's. A run resumes exactly, because `ims.fit` compares
+        the function's source, but not values that the function takes from elsewhere.
+
+            autoencoder = data.train(batch_size=64, target=None).map(lambda x: (x, x))
+
+        Args:
+            function: Takes (inputs, label) as `dataset()` yields them, or inputs alone if `target`
+                was None. Returns (inputs, label), or inputs alone; the first dimension of each
+                tensor is the batch. The function must not draw random numbers; use `augment`, which
+                passes seeds.
+
+        Raises:
+            UserError: `augment_on` is `device`. When the dataset is created: the function returns
+                another structure, or draws random numbers.
+        """
+        if not callable(function):
+            raise UserError(
+                argument="map",
+                received=repr(function),
+                expected="a function (inputs, label) -> (inputs, label)",
+            )
+        return dataclasses.replace(self, functions=(*self.functions, function))
+
+    def as_numpy(self, *start_step: int, **process: int) -> Iterator[tuple[Any, ...]]:
+        """Returns the batches of `dataset(…)` as NumPy arrays, as for JAX."""
+        return iter(self.dataset(*start_step, **process).as_numpy_iterator())
+
+    def dataset(self, *args: Any, **named: Any) -> tf.data.Dataset:
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class TrainingData(SplitData):
+    """An endless stream of training batches, which `Data.train` returns.
+
+    The batch of step k depends on the dataset and these attributes alone, so
+    `dataset(start_step=k)` equals `dataset().skip(k)` but starts immediately.
+
+    Attributes:
+        seed: Seed of the order and of the augmentation.
+        augment: The strengths of the augmentation, or a function.
+        augment_on: `host` or `device`; `auto` until the devices are known.
+        skip_broken: How many damaged records the reader may leave out.
+    """
+
+    seed: int
+    augment: Augment | AugmentFunction
+    augment_on: str
+    skip_broken: int = 0
+
+    def __repr__(self) -> str:
+        augment, name = self.augment, str(self.augment)
+        if not isinstance(augment, Augment):
+            name = getattr(augment, "__name__", type(augment).__name__)
+        return one_line(self, {"augment": name, "steps per epoch": f"{self.steps_per_epoch:,}"})
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Returns the number of full batches in one pass; leftover records open the next pass."""
+        return self.num_records // self.batch_size
 
     @property
     def num_outputs(self) -> int:
@@ -147,32 +195,14 @@ class TrainingData:
         return boxes.classes if boxes is not None else ()
 
     def map(self, function: MapFunction) -> TrainingData:
-        """Returns a stream that calls `function` with each batch.
-
-        The host calls the function with whole batches, after the augmentation and the functions of
-        earlier calls. Its operations must be TensorFlow's. A run resumes exactly, because `ims.fit`
-        compares the function's source, but not values that the function takes from elsewhere.
-
-            autoencoder = data.train(batch_size=64, target=None).map(lambda x: (x, x))
-
-        Args:
-            function: Takes (inputs, label) as `dataset()` yields them, or inputs alone if `target`
-                was None. Returns (inputs, label), or inputs alone; the first dimension of each
-                tensor is the batch. The function must not draw random numbers; use `augment`, which
-                passes seeds.
-
-        Raises:
-            UserError: `augment_on` is `device`. When the dataset is created: the function returns
-                another structure, or draws random numbers.
-        """
-        _check_function(function)
+        found = super().map(function)
         if self.augment_on == "device":
             raise UserError(
                 argument="map",
                 received="a function beside " + Arg("augment_on", "device"),
                 expected=Arg("augment_on", "host") + ", which calls it after the augmentation",
             )
-        return dataclasses.replace(self, functions=(*self.functions, function))
+        return found
 
     @property
     def class_weight(self) -> dict[int, float] | None:
@@ -191,19 +221,7 @@ class TrainingData:
 
     @property
     def gives_weights(self) -> bool:
-        """Returns whether `dataset()` yields a sample_weight behind inputs and label.
-
-        A weight can differ from 1 with `sample_weight`, with `balance="weights"`, and with
-        `skip_broken`, which gives broken records the weight 0.
-        """
-        subset = self.subset
-        weighs = subset.dataset.weight_feature is not None or subset.class_weights is not None
-        return weighs or self.skip_broken > 0
-
-    @property
-    def weighs(self) -> bool:
-        """Returns whether batches hold `weight`; labels of a `map` may not fit weights of 1."""
-        return self.gives_weights or not self.functions
+        return super().gives_weights or self.skip_broken > 0
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -403,10 +421,6 @@ class TrainingData:
             return spec[0], label, *spec[2:]
         return spec
 
-    def as_numpy(self, start_step: int = 0, **process: int) -> Iterator[tuple[Any, ...]]:
-        """Returns the batches of `dataset(start_step, …)` as NumPy arrays, as for JAX."""
-        return iter(self.dataset(start_step, **process).as_numpy_iterator())
-
     def batches(
         self,
         start_step: int = 0,
@@ -428,63 +442,16 @@ class TrainingData:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class EvaluationData:
-    """One pass over a split with each record once, which `Data.evaluation` returns.
-
-    A notebook shows the contents of a batch, the classes, and the first pictures as stored.
-
-    Attributes:
-        subset: The records to read.
-        read_options: The number of threads, and the cache.
-        model_inputs: The inputs of the model.
-        batch_size: Records in a global batch.
-        functions: The functions that `map` received, in order.
-    """
-
-    subset: Subset
-    read_options: ReadOptions
-    model_inputs: ModelInputs
-    batch_size: int
-    functions: tuple[MapFunction, ...] = ()
+class EvaluationData(SplitData):
+    """One pass over a split with each record once, which `Data.evaluation` returns."""
 
     def __repr__(self) -> str:
-        return one_line(self, facts_of(self))
-
-    def _repr_html_(self) -> str:
-        return html_of_batches(self, facts_of(self) | {"batches": f"{self.steps:,}"})
-
-    @property
-    def num_records(self) -> int:
-        """Returns the number of records."""
-        return self.subset.num_records
+        return one_line(self, {})
 
     @property
     def steps(self) -> int:
         """Returns the number of batches; the last batch may be short."""
         return -(-self.num_records // self.batch_size)
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Returns the names of the classes, in the order of the labels."""
-        return self.subset.classes
-
-    def map(self, function: MapFunction) -> EvaluationData:
-        """Returns a pass that calls `function` with each batch, as `TrainingData.map` does.
-
-        The reader may call the function with a replica's share of a batch, and the last batch may
-        be short.
-        """
-        _check_function(function)
-        return dataclasses.replace(self, functions=(*self.functions, function))
-
-    @property
-    def gives_weights(self) -> bool:
-        """Returns whether `dataset()` yields a sample_weight behind inputs and label."""
-        return self.subset.dataset.weight_feature is not None
-
-    @property
-    def weighs(self) -> bool:
-        return self.gives_weights or not self.functions
 
     @names_arguments(data="path")
     def dataset(self) -> tf.data.Dataset:
@@ -534,10 +501,6 @@ class EvaluationData:
 
         return pipeline.evaluation_batches(self, slices, broken)
 
-    def as_numpy(self) -> Iterator[tuple[Any, ...]]:
-        """Returns the batches of `dataset()` as NumPy arrays."""
-        return iter(self.dataset().as_numpy_iterator())
-
 
 def open_data(
     config: ReadConfig, dataset: DatasetSpec | None = None, output: str | None = None
@@ -552,15 +515,13 @@ def open_data(
         dataset = with_target(open_dataset(config), config.target, config.target_kind)
     training = train_split(dataset, config.train_split)
     validation = validation_split(dataset, config.validation_split)
-    inputs = wanted_inputs(config, dataset)
-    # With `skip_broken` the reader counts the records of a missing shard as damaged records.
+    inputs, augment = wanted_inputs(config, dataset), Augment.of(config.augment)
     if not config.skip_broken:
-        check_shards(dataset, [training] + ([validation] if validation else []))
-    options, augment = read_options(config, output), Augment.of(config.augment)
+        check_shards(dataset, [training])
     # `sample_weight` weighs the training alone: the validation counts every record once.
     train = TrainingData(
         select(config, with_sample_weight(dataset, config.sample_weight), training, training=True),
-        options,
+        read_options(config, output),
         inputs,
         config.batch_size,
         config.seed,
@@ -578,20 +539,26 @@ def open_data(
         )
     if validation is None:
         return train, None
-    subset = select(config, dataset, validation)
-    refuse_missing_inputs(subset, inputs.features)
+    evaluation = evaluation_data(config, dataset, validation, inputs, output)
     if not config.allow_overlap:
-        refuse_overlap(train.subset, subset)
-    return train, EvaluationData(subset, options, inputs, config.batch_size)
+        refuse_overlap(train.subset, evaluation.subset)
+    return train, evaluation
 
 
-def _check_function(function: object) -> None:
-    if not callable(function):
-        raise UserError(
-            argument="map",
-            received=repr(function),
-            expected="a function (inputs, label) -> (inputs, label)",
-        )
+def evaluation_data(
+    config: ReadConfig,
+    dataset: DatasetSpec,
+    split: Split,
+    inputs: ModelInputs,
+    output: str | None = None,
+) -> EvaluationData:
+    """Returns the pass over a split; refuses missing shards, and records without an input."""
+    # With `skip_broken` the reader counts the records of a missing shard as damaged records.
+    if not config.skip_broken:
+        check_shards(dataset, [split])
+    subset = select(config, dataset, split)
+    refuse_missing_inputs(subset, inputs.features)
+    return EvaluationData(subset, read_options(config, output), inputs, config.batch_size)
 
 
 def _for_keras(

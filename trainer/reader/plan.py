@@ -32,7 +32,7 @@ _Bits = TypeVar("_Bits", np.uint64, NDArray[np.uint64])
 
 # Increases whenever the same seed gives another order. A run of another version is not resumed,
 # because it would read some records twice and skip as many.
-ORDER_VERSION = 4
+ORDER_VERSION = 5
 # 64 streams mix two shards as well as a thousand shards; each stream keeps one piece in memory.
 STREAMS = 64
 

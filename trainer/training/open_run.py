@@ -15,7 +15,7 @@ from trainer.config import RunConfig
 from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.reader.broken_records import BrokenRecords
 from trainer.reader.stream import TrainingStream
-from trainer.strengths import LIGHT, NAMED, Augment
+from trainer.strengths import NAMED, Augment
 from trainer.training.checkpoint import RunState
 from trainer.training.output_folder import OTHER_OUTPUT, check_no_model
 from trainer.training.saved_run import SavedRun
@@ -151,8 +151,6 @@ def settings_of(config: RunConfig, train: TrainingData) -> dict[str, Any]:
         "sync_batchnorm": config.sync_batchnorm,
         "deterministic": config.deterministic,
         "metrics": list(config.metrics),
-        # Older versions trained values without their mean and deviation.
-        "target_unit": train.subset.dataset.target == "values" or None,
         **dataclasses.asdict(optimizer),
     }
     # The rates of a schedule depend on the length of the run.
@@ -163,7 +161,6 @@ def settings_of(config: RunConfig, train: TrainingData) -> dict[str, Any]:
 
 def check_same(output: str, started: Mapping[str, object], settings: Mapping[str, object]) -> None:
     """Refuses to resume a run with changed settings, and names the first changed setting."""
-    started = {**started, "augment": _as_numbers(started.get("augment"))}
     for name in sorted({*started, *settings}, key=_rank):
         if started.get(name) == settings.get(name):
             continue
@@ -172,13 +169,9 @@ def check_same(output: str, started: Mapping[str, object], settings: Mapping[str
         # No flag has these names, so the errors describe the run in the folder.
         runs = {
             "data": "holds a run on other data: the manifest has changed since",
-            "order_version": f"holds a run with version {started.get(name, 1)} of the order of "
-            f"records, but this trainer has version {new}",
-            "target_unit": "holds a run of an older imageshards, which trained values without "
-            "their mean and deviation",
+            "order_version": f"holds a run with version {started.get(name, 1)} of the order and "
+            f"the pairs of records, but this trainer has version {new}",
         }
-        if name == "augment" and old == new:
-            runs[name] = "holds a run of an older imageshards, which mixed other pairs"
         if name in runs:
             own = "" if name == "data" else "resume the run with its own version, "
             raise UserError(
@@ -194,14 +187,8 @@ def check_same(output: str, started: Mapping[str, object], settings: Mapping[str
 
 
 def _rank(name: str) -> tuple[bool, bool, str]:
-    # Another dataset or target also changes further settings, which are not the cause.
-    return name != "data", name != "target", name
-
-
-def _as_numbers(augment: Any) -> Any:
-    """Returns an augmentation as `TrainingData.identity` has it; older versions had names."""
-    older = {"none": None, "light": LIGHT.as_json()}
-    return older.get(augment, augment) if isinstance(augment, str) else augment
+    # Other data, another version or target also change further settings, which are not the cause.
+    return name not in ("data", "order_version"), name != "target", name
 
 
 def _changed(name: str, old: Any, new: Any) -> tuple[str, Any, Any]:

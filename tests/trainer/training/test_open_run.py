@@ -117,21 +117,9 @@ def test_other_data_and_incompatible_runs_of_older_trainers_are_refused(shapes):
     settings = _settings(shapes)
     with refused("output", "other data"):
         check_same("out", settings, settings | {"classes": ["oval"], "data": "another"})
-    new = ("target", "sample_weight", "loss", "target_unit")
-    older = {name: value for name, value in settings.items() if name not in new}
-    check_same("out", older, settings)
-    with refused("target", "words", "none"):
-        check_same("out", older, settings | {"target": "words"})
-    with refused("output", "an older imageshards"):
-        check_same("out", settings, settings | {"target_unit": True})
-    named = {name: _settings(shapes, {"augment": name}) for name in ("none", "light", "strong")}
-    for name in ("none", "light"):
-        check_same("out", named[name] | {"augment": name}, named[name])
-    with refused("output", "mixed other pairs"):
-        check_same("out", named["strong"] | {"augment": "strong"}, named["strong"])
-    del older["order_version"]
+    older = {name: value for name, value in settings.items() if name != "order_version"}
     with refused("output", "version 1", "overwrite=True") as caught:
-        check_same("out", older, settings)
+        check_same("out", older | {"augment": "light"}, settings)
     assert "order_version" not in str(caught.value)
 
 
