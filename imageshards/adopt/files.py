@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import glob
+import itertools
 import json
 import os
 import re
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from imageshards import storage
 from imageshards.errors import Arg, UserError
-from imageshards.manifest import SPLIT_NAMES
+from imageshards.manifest import SPLIT_NAMES, TRAIN_NAMES, common_root
+from imageshards.splits import split_of
 from imageshards.tfrecord import FILE_NAME, HEADER_BYTES, is_header
 
 _INFO_FILE = "dataset_info.json"
@@ -34,23 +36,27 @@ def find_splits(directory: str, given: Sequence[tuple[str, str]]) -> dict[str, l
     """Returns the files of every split: of the `given` (split, place) pairs, else of the directory.
 
     Raises:
-        UserError: A place has no files, a series is incomplete, or a file is given twice.
+        UserError: A place has no files, a series is incomplete, or a file occurs twice.
     """
-    if not given:
-        return split_files(directory, list_files("DIR", directory))
-    splits: dict[str, list[str]] = defaultdict(list)
-    for name, place in given:
-        splits[name] += list_files("split", place)
-    times = Counter(path for paths in splits.values() for path in paths)
-    twice = [path for path, count in times.items() if count > 1]
-    if twice:
-        raise UserError(
-            argument="split",
-            received=f"the file {twice[0]} twice",
-            expected="every file in one split",
-            remedy="name the files by globs",
-        )
-    return dict(splits)
+    if given:
+        found: dict[str, list[str]] = defaultdict(list)
+        for name, place in given:
+            found[name] += list_files("split", place)
+    else:
+        found = split_files(directory, list_files("DIR", directory))
+    seen: dict[str, str] = {}
+    for path in itertools.chain(*found.values()):
+        # A file and a link to the file hold the same records.
+        real = os.path.realpath(path) if storage.is_local(path) else path
+        if (other := seen.setdefault(real, path)) is not path:
+            same = f", which is the file {other}" if other != path else ""
+            raise UserError(
+                argument="split" if given else "DIR",
+                received=f"the file {path} twice{same}",
+                expected="every file in one split",
+                remedy="name the files by globs, as in " + Arg("split", "train=GLOB"),
+            )
+    return found
 
 
 def list_files(argument: str, place: str) -> list[str]:
@@ -60,9 +66,7 @@ def list_files(argument: str, place: str) -> list[str]:
         UserError: There are no files, or a folder lacks a part of a numbered series.
         OSError: A folder cannot be listed.
     """
-    if any(c in place for c in "*?["):
-        paths = storage.glob(place)
-    elif storage.is_folder(place):
+    if storage.is_folder(place):
         start = len(place.rstrip("/"))
         # A file is left out if any part of its path below the folder is hidden.
         paths = [
@@ -71,8 +75,11 @@ def list_files(argument: str, place: str) -> list[str]:
         ]  # fmt: skip
         # Only a folder is checked, because a glob may mean a part of a series.
         _check_series(argument, place, paths)
+    # The name of a file or folder may have brackets.
+    elif storage.exists(place):
+        paths = [place]
     else:
-        paths = [place] if storage.exists(place) else []
+        paths = storage.glob(place)
     if not paths:
         raise UserError(
             argument=argument,
@@ -91,49 +98,59 @@ def _check_series(argument: str, place: str, paths: Sequence[str]) -> None:
         if found := _PART.match(path):
             series[f"{found[1]}-*-of-{found[3]}{found[4]}", int(found[3])].add(int(found[2]))
     for (pattern, total), numbers in series.items():
-        if missing := sorted({*range(total)} - numbers):
+        # The total is only a name's claim, so nothing of this size is made.
+        if missing := total - sum(number < total for number in numbers):
+            first = next(number for number in itertools.count() if number not in numbers)
             raise UserError(
                 argument=argument,
-                received=f"{place!r}, where of {os.path.basename(pattern)} {len(missing)} of "
-                f"{total} files are missing (the first is number {missing[0]})",
+                received=f"{place!r}, where of {os.path.basename(pattern)} {missing} of "
+                f"{total} files are missing (the first is number {first})",
                 expected="all of them",
                 remedy="copy the folder again, or choose files by " + Arg("split", "NAME=GLOB"),
             )
 
 
-def split_files(directory: str, paths: Sequence[str]) -> dict[str, list[str]]:
-    """Groups files by split: by the name of their folder, else by a word of their own name.
+def root_of(directory: str, paths: Iterable[str]) -> str:
+    """Returns the directory if all files are below it, else the lowest folder above all files."""
+    folders = {storage.parent_of(path) for path in paths}
+    root = directory.rstrip("/")
+    is_above = all(f"{folder.rstrip('/')}/".startswith(f"{root}/") for folder in folders)
+    return root if is_above else common_root(folders)
 
-    All files are `train` if no name contains a split.
+
+def split_files(directory: str, paths: Sequence[str]) -> dict[str, list[str]]:
+    """Groups files by the split that their paths below the directory say (`split_of`).
+
+    If no path says a split, all files belong to the split in the name of the directory, or to
+    `train`.
 
     Raises:
-        UserError: Only some of the names contain a split.
+        UserError: Only some of the paths say a split, or a name says two.
     """
-    splits: dict[str, list[str]] = defaultdict(list)
-    nameless: list[str] = []
-    for path in paths:
-        name = split_of(path)
-        (splits[name] if name else nameless).append(path)
-    if nameless and splits:
+    root, path = root_of(directory, paths), ""
+    splits: dict[str | None, list[str]] = defaultdict(list)
+    refused, expected = "", "train, validation or test in every name or in none"
+    try:
+        for path in paths:
+            splits[split_of(path.removeprefix(f"{root}/"))].append(path)
+        nameless = splits.pop(None, [])
+        if nameless and splits:
+            name, files = next(iter(splits.items()))
+            refused = f"where {os.path.basename(nameless[0])} belongs to no split, but "
+            refused += f"{os.path.basename(files[0])} to {name}"
+    except ValueError as e:
+        refused, expected = f"where the name {path} {e}", "the name of one split"
+    if refused:
         raise UserError(
             argument="DIR",
-            received=f"{directory!r}, where {os.path.basename(nameless[0])} belongs to no split, "
-            f"but {os.path.basename(next(iter(splits.values()))[0])} to {next(iter(splits))}",
-            expected="train, validation or test in every name or in none",
+            received=f"{directory!r}, {refused}",
+            expected=expected,
             remedy="name the files of every split, for example "
-            + Arg("split", f"train={directory}/a*"),
+            + Arg("split", f"train={glob.escape(directory)}/a*"),
         )
-    return dict(splits) if splits else {"train": nameless}
-
-
-def split_of(path: str) -> str | None:
-    """Returns the split that a path names: `validation-00000-of-00128` → `validation`."""
-    folder, name = os.path.split(path)
-    folder = os.path.basename(folder).lower()
-    if folder in SPLIT_NAMES:
-        return folder
-    words = re.split(r"[^a-z]+", name.lower())
-    return next((word for word in words if word in SPLIT_NAMES), None)
+    own = storage.name_of(root).lower()
+    default = own if own in SPLIT_NAMES else TRAIN_NAMES[0]
+    return {str(name): files for name, files in splits.items()} or {default: nameless}
 
 
 def folder_from(output: str, path: str) -> str:

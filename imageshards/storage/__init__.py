@@ -59,8 +59,10 @@ from imageshards.storage.files import upload as upload
 from imageshards.storage.files import using as using
 from imageshards.storage.files import write as write
 from imageshards.storage.files import write_new as write_new
+from imageshards.storage.local import Entry as Entry
 from imageshards.storage.local import delete_unfinished as delete_unfinished
 from imageshards.storage.local import temporary_folder as temporary_folder
+from imageshards.storage.local import walk as walk
 from imageshards.storage.lock import OutputLock as OutputLock
 from imageshards.storage.lock import join_job as join_job
 from imageshards.storage.lock import output_lock as output_lock

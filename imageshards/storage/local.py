@@ -7,19 +7,24 @@ import errno
 import fcntl
 import fnmatch
 import os
+import pathlib
 import re
 import shutil
 import stat
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator
-from typing import BinaryIO
+from collections.abc import Callable, Iterable, Iterator
+from typing import BinaryIO, NamedTuple
 
+from imageshards.bounds import MAX_FOLLOWED_LINKS
 from imageshards.storage.base import RANGE_BYTES, Backend, Stat, write_whole
 
 _TEMPORARY = "imageshards-tmp-"
 # The suffix of an unfinished file, behind its final name.
 _UNFINISHED = re.compile(r"\.tmp-[0-9a-f-]+")
+
+
+_MISSING = (FileNotFoundError, NotADirectoryError)
 
 
 class LocalBackend(Backend):
@@ -62,7 +67,7 @@ class LocalBackend(Backend):
     def stat(self, path: str) -> Stat | None:
         try:
             status = os.stat(path)
-        except (FileNotFoundError, NotADirectoryError):
+        except _MISSING:
             return None
         return None if os.path.isdir(path) else _stat(path, status)
 
@@ -73,16 +78,16 @@ class LocalBackend(Backend):
         try:
             with os.scandir(folder) as entries:
                 return sorted(filter(None, map(_entry, entries)))
-        except (FileNotFoundError, NotADirectoryError):
+        except _MISSING:
             return []
 
     def files_below(self, folder: str) -> Iterator[Stat]:
-        # Whole paths are ordered as stores list them: "a-b" comes before "a/b".
-        for entry in sorted(self.list_folder(folder), key=lambda e: e.name + "/" * e.is_folder):
-            if entry.is_folder:
-                yield from self.files_below(entry.path)
-            else:
-                yield entry
+        for entry in walk(folder, in_order=True):
+            if entry.error is not None and not isinstance(entry.error, _MISSING):
+                raise entry.error
+            # A FIFO or device is listed, too: the attempt to read it gives a clear error.
+            if entry.status is not None and entry.kind in ("file", "special"):
+                yield _stat(entry.path, entry.status)
 
     def files_from(self, prefix: str) -> Iterator[Stat]:
         above, slash, _ = prefix.rpartition("/")
@@ -126,6 +131,94 @@ class LocalBackend(Backend):
     def upload(self, local_path: str, path: str) -> Stat:
         self.copy(local_path, path)
         return _stat(path, os.stat(path))
+
+
+class Entry(NamedTuple):
+    """An entry that `walk` met.
+
+    Attributes:
+        path: Its path.
+        kind: `file`, `special` (a FIFO or device), `missing` (a broken link, or a file that was
+            deleted meanwhile), `folder` (not entered), `loop` (a link to a folder above it) or
+            `unreadable` (a folder that cannot be listed).
+        status: The size and time of a `file` or `special`.
+        error: The error of an `unreadable`.
+    """
+
+    path: str
+    kind: str
+    status: os.stat_result | None = None
+    error: OSError | None = None
+
+
+def walk(
+    folder: str, enters: Callable[[str], bool] = lambda path: True, in_order: bool = False
+) -> Iterator[Entry]:
+    """Yields every entry below a local folder, and follows links but those to a folder above.
+
+    Args:
+        folder: The folder to list.
+        enters: Whether to enter a folder, given its path.
+        in_order: Whether to order the paths as stores do, where "a-b" comes before "a/b". Only then
+            all entries of a folder are held in memory.
+    """
+    real = os.path.realpath(folder)
+    above = {real, *map(str, pathlib.Path(real).parents)}
+    levels = [(folder, _scan(folder, in_order), real)]
+    followed = 0
+    while levels:
+        path, entries, real = levels[-1]
+        try:
+            entry = next(entries, None)
+        except OSError as e:
+            entry = None
+            yield Entry(path, "unreadable", error=e)
+        if entry is None:
+            levels.pop()
+            above.remove(real)
+        elif not _is_folder(entry):
+            yield _described(entry)
+        elif not enters(entry.path):
+            yield Entry(entry.path, "folder")
+        elif (here := _real_path(entry, real)) in above:
+            yield Entry(entry.path, "loop")
+        else:
+            levels.append((entry.path, _scan(entry.path, in_order), here))
+            above.add(here)
+            # Few links, each to a folder with the next ones, would make millions of paths.
+            followed += entry.is_symlink()
+            if followed > MAX_FOLLOWED_LINKS:
+                error = OSError(errno.ELOOP, "too many links to folders", entry.path)
+                yield Entry(entry.path, "unreadable", error=error)
+                return
+
+
+def _real_path(entry: os.DirEntry[str], folder: str) -> str:
+    # Only a link leads out of the folder, whose real path is known.
+    return os.path.realpath(entry.path) if entry.is_symlink() else os.path.join(folder, entry.name)
+
+
+def _scan(folder: str, in_order: bool) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as found:
+        if in_order:
+            yield from sorted(found, key=lambda entry: entry.name + "/" * _is_folder(entry))
+        else:
+            yield from found
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def _described(entry: os.DirEntry[str]) -> Entry:
+    try:
+        status = entry.stat()
+    except OSError:
+        return Entry(entry.path, "missing")
+    return Entry(entry.path, "file" if stat.S_ISREG(status.st_mode) else "special", status)
 
 
 def _open_file(path: str, flags: int) -> int:
