@@ -30,6 +30,7 @@ from imageshards import storage
 from imageshards.errors import IndexDamageError, UserError
 from imageshards.example import Values
 from imageshards.manifest import (
+    BUILD_AGAIN,
     CLASS_FEATURE,
     FILENAME_FEATURE,
     FRAME_BYTES,
@@ -294,7 +295,8 @@ def read_index(
         schema = pa.schema([schema.field(name) for name in columns])
     wanted = [shard for name, shard in manifest.shards() if split in (None, name)]
     tables = storage.map_concurrently(
-        lambda shard: read_shard_index(directory, shard, schema, argument), wanted
+        lambda shard: read_shard_index(directory, shard, schema, argument, manifest.make_again),
+        wanted,
     )
     return pa.concat_tables([schema.empty_table(), *tables])
 
@@ -304,6 +306,7 @@ def read_shard_index(
     shard: Shard,
     schema: pa.Schema | None = None,
     argument: str = "directory",
+    make_again: str = BUILD_AGAIN,
 ) -> pa.Table:
     """Reads and checks the columns of `schema`, or all columns, of the index of one shard.
 
@@ -341,8 +344,7 @@ def read_shard_index(
         argument=argument,
         received=f"{directory!r}, whose {entry.file} {problem}",
         expected="the file as it was written",
-        remedy="copy it again, or write it again by imageshards build --overwrite (imageshards "
-        "adopt for adopted TFRecords)",
+        remedy=f"copy it again, or {make_again}",
     )
     error.problem = problem
     raise error

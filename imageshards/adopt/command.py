@@ -24,8 +24,16 @@ from imageshards.adopt.features import (
     find_roles,
     name_classes,
     name_hot_classes,
+    name_keys,
 )
-from imageshards.adopt.files import TfdsFolder, check_plain, find_splits, folder_from, open_tfds
+from imageshards.adopt.files import (
+    TfdsFolder,
+    check_plain,
+    find_splits,
+    folder_from,
+    open_tfds,
+    root_of,
+)
 from imageshards.adopt.scan import ScannedFile, features_in, scan_files
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
@@ -149,13 +157,15 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> tuple[Manifest
     for name, first in firsts.items():
         # A competition's test split has no labels.
         if missing := [label for label in roles.label_features if label not in first]:
-            note = f"the split {name} is left out, since its records have no feature {missing[0]}"
-            print(f"note: {note}", file=sys.stderr)
+            _note_left_out(name, f"have no feature {missing[0]}")
             del splits[name]
     paths = [path for paths in splits.values() for path in paths]
     files = scan_files(paths, roles, options.max_pixels)
     if tfds is not None:
         _check_lengths(tfds, files)
+    if roles.label:
+        _leave_out_unlabelled(directory, roles.label, splits, files)
+    name_keys(files, root_of(directory, files))
     num_records = sum(len(file.rows) for file in files.values())
     features = features_of([file.lengths for file in files.values()], num_records)
     _check_forms(directory, features, roles)
@@ -234,6 +244,30 @@ def _first_examples(
             expected="TFRecords of tf.train.Example with a picture and a label",
         )
     return firsts
+
+
+def _leave_out_unlabelled(
+    directory: str, label: str, splits: dict[str, list[str]], files: dict[str, ScannedFile]
+) -> None:
+    """Leaves out the splits in which each record has the label -1, as TFDS marks hidden labels."""
+    for name, paths in list(splits.items()):
+        if {each for path in paths for each in files[path].rows.columns["label"]} != {-1}:
+            continue
+        _note_left_out(name, f"all have {label} -1, so no label")
+        del splits[name]
+        for path in paths:
+            del files[path]
+    if not splits:
+        raise UserError(
+            argument="DIR",
+            received=f"{directory!r}, whose records all have {label} -1",
+            expected="class ids from 0 on",
+            remedy="adopt them without labels by " + Arg("label", NONE),
+        )
+
+
+def _note_left_out(split: str, why: str) -> None:
+    print(f"note: the split {split} is left out, since its records {why}", file=sys.stderr)
 
 
 def _check_no_build(output: str) -> None:

@@ -250,6 +250,25 @@ def _is_picture(value: object) -> bool:
     return isinstance(value, bytes) and _PICTURE.match(value) is not None
 
 
+def name_keys(files: Mapping[str, ScannedFile], root: str) -> None:
+    """Gives each row a key that no other row has.
+
+    A record's key is the file name that only this record has, else `FILE#NUMBER`: the path of its
+    TFRecord file below `root`, and its number in the file.
+    """
+    columns = {path.removeprefix(f"{root}/"): file.rows.columns for path, file in files.items()}
+    times = Counter(name for each in columns.values() for name in each["key"])
+
+    def is_key(name: str) -> bool:
+        # A file name may look like the key of another record.
+        return bool(name) and times[name] == 1 and name.rpartition("#")[0] not in columns
+
+    for below, each in columns.items():
+        each["key"] = [
+            name if is_key(name) else f"{below}#{number}" for number, name in enumerate(each["key"])
+        ]
+
+
 def name_classes(
     files: Mapping[str, ScannedFile], known: Sequence[str] | None, first: int, feature: str
 ) -> Sequence[str]:

@@ -3,6 +3,7 @@
 from imageshards.manifest.content import BOX_CLASS_FEATURE as BOX_CLASS_FEATURE
 from imageshards.manifest.content import BOX_FEATURES as BOX_FEATURES
 from imageshards.manifest.content import BOX_LABEL_FEATURE as BOX_LABEL_FEATURE
+from imageshards.manifest.content import BUILD_AGAIN as BUILD_AGAIN
 from imageshards.manifest.content import CLASS_FEATURE as CLASS_FEATURE
 from imageshards.manifest.content import CROISSANT_NAME as CROISSANT_NAME
 from imageshards.manifest.content import DUPLICATES_NAME as DUPLICATES_NAME

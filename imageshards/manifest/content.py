@@ -65,6 +65,10 @@ BOX_CLASS_FEATURE = f"{OBJECT_PREFIX}class/text"
 BOX_LABEL_FEATURE = f"{OBJECT_PREFIX}class/label"
 BOX_FEATURES = tuple(f"{OBJECT_PREFIX}bbox/{side}" for side in ("xmin", "xmax", "ymin", "ymax"))
 
+# Remedies for a damaged dataset.
+BUILD_AGAIN = "build the dataset again by imageshards build --overwrite"
+ADOPT_AGAIN = "describe the TFRecords again by imageshards adopt"
+
 FRAME_BYTES = 16  # The framing of a record, which is all of an empty record.
 
 # File systems allow names of 255 bytes, and a file has a longer name while it is written.
@@ -362,6 +366,11 @@ class Manifest(Struct, frozen=True, kw_only=True):
         label = {ONE: LABEL_FEATURE, SEVERAL: LABELS_FEATURE}.get(self.label)
         text = None if self.label == NONE else CLASS_FEATURE
         return Roles(IMAGE_FEATURE, label, FILENAME_FEATURE, text)
+
+    @property
+    def make_again(self) -> str:
+        """The remedy for files that differ from the manifest and cannot be copied again."""
+        return ADOPT_AGAIN if self.adopted else BUILD_AGAIN
 
     @property
     def hot_features(self) -> tuple[str, ...]:

@@ -14,6 +14,8 @@ import msgspec
 from imageshards import storage, tfrecord
 from imageshards.errors import Arg, DamagedManifestError, LeaseLostError, UserError
 from imageshards.manifest.content import (
+    ADOPT_AGAIN,
+    BUILD_AGAIN,
     MANIFEST_NAME,
     QUARANTINE_NAME,
     REJECTS_NAME,
@@ -32,7 +34,6 @@ RECORDS_ROOT_HELP = (
     "for an adopted dataset whose records are in another folder than its manifest: local folder, "
     "gs:// or s3:// place that holds the records (default: only the dataset's folder)"
 )
-_BUILD_AGAIN = "build the dataset again by imageshards build --overwrite"
 
 
 class Reject(msgspec.Struct, frozen=True):
@@ -158,7 +159,7 @@ def _damaged(
     expected: str = "",
 ) -> DamagedManifestError:
     is_adopted = raw is not None and "adopted" in raw
-    remedy = "write it again by imageshards adopt" if is_adopted else _BUILD_AGAIN
+    remedy = ADOPT_AGAIN if is_adopted else BUILD_AGAIN
     return DamagedManifestError(
         argument=argument,
         received=f"{directory!r}, {wrong}",

@@ -15,7 +15,7 @@ from imageshards import storage
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
 from imageshards.errors import UserError, names_arguments
-from imageshards.manifest import STAGING_NAME
+from imageshards.manifest import BUILD_AGAIN, STAGING_NAME
 from imageshards.text import counted
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class Verdict:
         notes: Sentences about things that are not problems.
         num_shards, num_records, num_bytes: The shards, records and bytes that were read.
         seconds: The time that the check took.
+        remedy: How to make the dataset again.
     """
 
     directory: str
@@ -53,6 +54,7 @@ class Verdict:
     num_records: int
     num_bytes: int
     seconds: float
+    remedy: str = BUILD_AGAIN
 
     @property
     def ok(self) -> bool:
@@ -83,9 +85,7 @@ class Verdict:
             f"{counted(self.num_shards, 'shard')} read, {self.seconds:.1f} s."
         )
         if not self.ok:
-            lines.append(
-                "To fix it, copy the files anew, or build the dataset again with --overwrite."
-            )
+            lines.append(f"To fix it, copy the files anew, or {self.remedy}.")
         return "\n".join(lines)
 
 
@@ -138,6 +138,7 @@ def verify(
         sum(result.num_records for result in read),
         sum(result.num_bytes for result in read),
         time.monotonic() - started,
+        manifest.make_again,
     )
 
 

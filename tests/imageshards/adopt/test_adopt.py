@@ -15,6 +15,7 @@ from imageshards.manifest import Adopted, FeatureSpec, Image, Source, load_manif
 from imageshards.reporting import command as report
 from imageshards.tfrecord import frame_record, write_records
 from imageshards.verification.command import verify
+from tests.support.errors import refused
 from tests.support.external_sets import example, flip_byte, jpeg, records_of
 from tests.support.html_page import Page
 from tests.support.pictures import flat, saved
@@ -136,6 +137,42 @@ def adopted(folder, *records, name="a.tfrecord"):
     write_records(str(folder / name), map(example, records))
     told = adopt(str(folder))
     return told, read_index(str(folder), told).to_pydict()
+
+
+def test_keys_are_unique_even_if_files_and_pictures_have_equal_names(tmp_path, capsys):
+    for split, names in {"test": "ab", "train": "ac"}.items():
+        (tmp_path / split).mkdir()
+        records = [{"image": jpeg(), "label": i, "filename": n} for i, n in enumerate(names)]
+        records.append({"image": jpeg(), "label": 0, "filename": f"{split}/data.tfrecord#0"})
+        records.append({"image": jpeg(), "label": 1})
+        write_records(str(tmp_path / split / "data.tfrecord"), map(example, records))
+    told = adopt(str(tmp_path))
+    keys = read_index(str(tmp_path), told)["key"].to_pylist()
+    test, train = ([f"{split}/data.tfrecord#{i}" for i in range(4)] for split in ("test", "train"))
+    assert keys == [test[0], "b", *test[2:], train[0], "c", *train[2:]]
+    assert verify(tmp_path, workers=1).ok
+    flip_byte(tmp_path / "test" / "data.tfrecord", 60)
+    shutil.rmtree(tmp_path / "index")
+    assert duplicates.main([str(tmp_path), "--workers", "1"]) == 2
+    for said in (repr(verify(tmp_path, workers=1)), capsys.readouterr().err):
+        assert "again by imageshards adopt" in said and "--overwrite" not in said
+
+
+def test_a_split_whose_labels_are_all_hidden_is_left_out(tmp_path, capsys):
+    for split, label in {"test": -1, "train": 0}.items():
+        record = {"image": jpeg(), "label": label}
+        write_records(str(tmp_path / f"{split}.tfrecord"), [example(record)] * 2)
+    told = adopt(str(tmp_path))
+    assert counts_of(told) == {"train": [2]} and verify(tmp_path, workers=1).ok
+    assert (
+        "the split test is left out, since its records all have label -1" in capsys.readouterr().err
+    )
+    assert counts_of(adopt(str(tmp_path), options=AdoptOptions(label="none"))) == {
+        "test": [2], "train": [2],
+    }  # fmt: skip
+    (tmp_path / "train.tfrecord").unlink()
+    with refused("DIR", "all have label -1", "label='none'"):
+        adopt(str(tmp_path))
 
 
 def test_labels_as_texts_are_the_classes_and_numbers_come_first(tmp_path):
