@@ -18,12 +18,17 @@ from typing import Any
 
 from imageshards import storage
 from imageshards.errors import Arg, UserError
-from imageshards.manifest import SPLIT_NAMES, TRAIN_NAMES, common_root
+from imageshards.manifest import (
+    SPLIT_NAMES,
+    TFDS_FEATURES_NAME,
+    TFDS_INFO_NAME,
+    TRAIN_NAMES,
+    common_root,
+    tfds_labels_name,
+)
 from imageshards.splits import split_of
 from imageshards.tfrecord import FILE_NAME, HEADER_BYTES, is_header
 
-_INFO_FILE = "dataset_info.json"
-_FEATURES_FILE = "features.json"
 _DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _ENDINGS = "*.tfrec, *.tfrecord, *.tfrecords, *.record or NAME-00000-of-00008"
 
@@ -196,12 +201,12 @@ class TfdsFolder:
 
 def _find_folder(directory: str) -> str | None:
     """Returns `directory` or its only version, whichever TFDS wrote; None if there is none."""
-    if storage.exists(storage.join(directory, _INFO_FILE)):
+    if storage.exists(storage.join(directory, TFDS_INFO_NAME)):
         return directory
     below = [
         storage.parent_of(path)
         for version in ("*", "*/*")  # name/version, name/configuration/version
-        for path in storage.glob(storage.join(glob.escape(directory), version, _INFO_FILE))
+        for path in storage.glob(storage.join(glob.escape(directory), version, TFDS_INFO_NAME))
     ]
     if len(below) > 1:
         raise UserError(
@@ -222,8 +227,8 @@ def open_tfds(directory: str) -> TfdsFolder | None:
     if (folder := _find_folder(directory)) is None:
         return None
     try:
-        info = json.loads(storage.read(storage.join(folder, _INFO_FILE)))
-        features = json.loads(storage.read(storage.join(folder, _FEATURES_FILE)))
+        info = json.loads(storage.read(storage.join(folder, TFDS_INFO_NAME)))
+        features = json.loads(storage.read(storage.join(folder, TFDS_FEATURES_NAME)))
         fields = dict(_walk("", features))
         # The names of the supervised pair come first, then those of all features.
         pair = info.get("supervisedKeys", {}).get("tuple", {}).get("items", [])
@@ -240,8 +245,8 @@ def open_tfds(directory: str) -> TfdsFolder | None:
     except (OSError, AttributeError, KeyError, TypeError, ValueError) as e:
         raise UserError(
             argument="DIR",
-            received=f"{folder!r}, whose {_INFO_FILE} or {_FEATURES_FILE} is not what TensorFlow "
-            f"Datasets writes ({type(e).__name__}: {e})",
+            received=f"{folder!r}, whose {TFDS_INFO_NAME} or {TFDS_FEATURES_NAME} is not what "
+            f"TensorFlow Datasets writes ({type(e).__name__}: {e})",
             remedy="prepare the dataset again, or name its files by " + Arg("split"),
         ) from e
     file_format = info.get("fileFormat", "tfrecord")
@@ -269,7 +274,7 @@ def _walk(name: str, feature: dict[str, Any]) -> list[tuple[str, dict[str, Any]]
 
 def _classes(folder: str, label: str, raw: dict[str, Any]) -> tuple[str, ...]:
     try:
-        names = storage.read(storage.join(folder, f"{label.replace('/', '.')}.labels.txt"))
+        names = storage.read(storage.join(folder, tfds_labels_name(label)))
     except FileNotFoundError:  # A ClassLabel without names has a number of classes only.
         return tuple(str(i) for i in range(int(raw["numClasses"])))
     return tuple(names.decode().rstrip("\n").split("\n"))

@@ -28,6 +28,8 @@ REJECTS_NAME = "rejects.jsonl"
 REPORT_NAME = "report"
 INDEX_NAME = "index"
 CROISSANT_NAME = "croissant.json"
+TFDS_FEATURES_NAME = "features.json"
+TFDS_INFO_NAME = "dataset_info.json"
 DUPLICATES_NAME = "duplicates"
 PAGE_NAME = "index.html"  # in the folder of the report
 # Only an unfinished build has this folder in its output.
@@ -56,6 +58,20 @@ CLASS_FEATURE = "image/class/text"
 FILENAME_FEATURE = "image/filename"
 SHA256_FEATURE = "image/key/sha256"
 
+
+def tfds_labels_name(feature: str) -> str:
+    """Returns the name of the file in which TFDS keeps the class names of a feature."""
+    return f"{feature.replace('/', '.')}.labels.txt"
+
+
+# A dataset consists of these folders and files, of its manifest, and of shards (`SHARD_NAME`). A
+# build with --overwrite removes all of them that it does not write again.
+DATASET_FOLDERS = (INDEX_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
+COMPANION_NAMES = (
+    CROISSANT_NAME, TFDS_FEATURES_NAME, TFDS_INFO_NAME,
+    tfds_labels_name(LABEL_FEATURE), tfds_labels_name(LABELS_FEATURE),
+)  # fmt: skip
+
 # The number of labels per image, which `build --label` sets.
 ONE, NONE, SEVERAL = "one", "none", "several"
 
@@ -76,8 +92,7 @@ _MAX_NAME_BYTES = 200
 _MAX_DIMENSIONS = 32  # NumPy 1 allows no more.
 _MAX_SIDE_PX = 65_535  # the limit of a JPEG
 _MAX_VALUES = 2**31 - 1  # A protobuf message holds at most 2 GiB.
-# A shard with a name of this kind would replace a file or folder of the dataset.
-_NOT_SHARDS = (TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME, INDEX_NAME)
+# A shard with a name of this kind would replace a file of the dataset.
 _NOT_SHARDS_SUFFIXES = (".json", ".txt")
 
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -132,7 +147,7 @@ class Shard(Struct, frozen=True, omit_defaults=True):
     folder: str = ""
 
     def __post_init__(self) -> None:
-        is_name = _is_plain(self.file) and self.file not in _NOT_SHARDS
+        is_name = _is_plain(self.file) and self.file not in DATASET_FOLDERS
         if not is_name or self.file.endswith(_NOT_SHARDS_SUFFIXES):
             expected = "expected the plain name of a shard in the dataset's folder"
             raise ValueError(f"file is {self.file!r}; {expected}")
