@@ -50,9 +50,9 @@ from imageshards.manifest import (
     Reject,
     Source,
     Split,
+    fingerprint_of,
     publish_manifest,
     record_features,
-    without_index,
 )
 from imageshards.progress import note_activity
 from imageshards.reporting.sections import class_counts
@@ -322,21 +322,9 @@ def manifest_of(
     warnings = warnings_of(class_counts(manifest), counts, tuple(spec.write.plan.splits), names)
     return msgspec.structs.replace(
         manifest,
-        fingerprint=_fingerprint_of(manifest, spec.versions),
+        fingerprint=fingerprint_of(manifest),
         warnings=printable_in([*spec.warnings, *warnings, *remedies(summary.rejects)]),
     )
-
-
-def _fingerprint_of(manifest: Manifest, versions: Mapping[str, str]) -> str:
-    """Returns a hash of the shards and of the entries that describe them."""
-    # Paths of inputs, options and warnings may differ for the same shards.
-    names = (
-        "format_version", "classes", "features", "image", "listed", "rejects", "skipped", "source",
-    )  # fmt: skip
-    whole = manifest.to_builtins()
-    hashed = {name: whole[name] for name in names}
-    hashed |= {"splits": without_index(manifest.splits), "versions": versions}
-    return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
 
 
 def write_companions(

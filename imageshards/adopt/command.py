@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import hashlib
 import itertools
 import json
 import math
@@ -59,6 +58,7 @@ from imageshards.manifest import (
     Source,
     Split,
     common_root,
+    fingerprint_of,
     outside_folders,
     publish_manifest,
 )
@@ -175,10 +175,7 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> tuple[Manifest
     try:
         # A file system allows names that a manifest does not.
         described, indexes = _describe(output, splits, files, classes, features, label)
-        # The fingerprint depends on contents and settings, but not on the place of the files.
         formats = sum((file.formats for file in files.values()), Counter[str]())
-        bytes_of = [[name, *(s.sha256 for s in split.shards)] for name, split in described.items()]
-        known = [bytes_of, [*classes], options.label_offset, msgspec.to_builtins(adopted)]
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             splits=described,
@@ -191,8 +188,9 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> tuple[Manifest
             adopted=adopted,
             listed=num_records,
             rejects={},
-            fingerprint=hashlib.sha256(json.dumps(known).encode()).hexdigest(),
+            fingerprint="",
         )
+        manifest = msgspec.structs.replace(manifest, fingerprint=fingerprint_of(manifest))
         # A loaded manifest is checked, so this one must pass the same checks before it is written.
         convert(msgspec.to_builtins(manifest), Manifest)
     except ValueError as e:

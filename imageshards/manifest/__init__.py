@@ -53,10 +53,10 @@ from imageshards.manifest.content import Shard as Shard
 from imageshards.manifest.content import Source as Source
 from imageshards.manifest.content import Split as Split
 from imageshards.manifest.content import find_split as find_split
+from imageshards.manifest.content import fingerprint_of as fingerprint_of
 from imageshards.manifest.content import record_features as record_features
 from imageshards.manifest.content import shard_path as shard_path
 from imageshards.manifest.content import tfds_labels_name as tfds_labels_name
-from imageshards.manifest.content import without_index as without_index
 from imageshards.manifest.file import FORMAT_VERSION as FORMAT_VERSION
 from imageshards.manifest.file import RECORDS_ROOT_HELP as RECORDS_ROOT_HELP
 from imageshards.manifest.file import Reject as Reject

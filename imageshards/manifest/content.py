@@ -7,9 +7,11 @@ the dataset, and that its numbers are counts.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -297,7 +299,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
         rejects: Reason → images that did not become a record.
         skipped: Reason → files that were not listed.
         source: Counts of the originals.
-        fingerprint: A hash that changes with the records and with their description.
+        fingerprint: A hash of the records and of their description (`fingerprint_of`).
         inputs: The inputs of the build.
         options: The options of the build, for people; commands read only `Origin`.
         versions: Library → its version.
@@ -475,15 +477,18 @@ def find_split(name: str, splits: Collection[str], argument: str) -> str:
     return found
 
 
-def without_index(splits: Mapping[str, Split]) -> dict[str, Any]:
-    """Returns the splits as JSON for a fingerprint, without index files and folders.
+def fingerprint_of(manifest: Manifest) -> str:
+    """Returns a hash of the records and of their description, the same after an equal build.
 
-    The fingerprint must not depend on the place of a dataset or on the version of PyArrow, which
-    determines the bytes of an index.
+    A run compares this hash when it resumes. The place of the dataset, counts of other files, and
+    the version of PyArrow, which determines the bytes of an index, do not change the hash.
     """
-    found: dict[str, Any] = msgspec.to_builtins(splits)
-    for split in found.values():
+    whole = manifest.to_builtins()
+    for split in whole["splits"].values():
         for shard in split["shards"]:
             del shard["index"]
             shard.pop("folder", None)
-    return found
+    of_adopted = ("adopted", "first_label") if manifest.adopted else ()
+    names = ("splits", "classes", "features", "image", *of_adopted)
+    hashed = {name: whole.get(name) for name in names}
+    return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
