@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import itertools
-import json
 import math
+import re
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, Literal
 
 import msgspec
 
@@ -39,7 +40,7 @@ from imageshards.commands.command_line import Parser
 from imageshards.commands.options import add_options
 from imageshards.errors import Arg, UserError
 from imageshards.example import Values
-from imageshards.index import encode_index, index_table
+from imageshards.index import encode_index, index_file, index_table
 from imageshards.jpeg import FORMATS
 from imageshards.manifest import (
     FORMAT_VERSION,
@@ -64,7 +65,10 @@ from imageshards.manifest import (
 )
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError, read_records
-from imageshards.typed import convert
+from imageshards.typed import convert, decode
+
+# The files that `_describe` names.
+_INDEX_FILE = re.compile(rf"{SPLIT_NAME.pattern}-\d{{5,}}(-[0-9a-f]{{8}})?\.parquet")
 
 _EPILOG = """examples:
   imageshards adopt ~/tensorflow_datasets/rock_paper_scissors/3.0.0
@@ -72,7 +76,7 @@ _EPILOG = """examples:
   imageshards adopt gs://theirs/imagenet/ --output imagenet/ --label_offset 1
   imageshards adopt dogs/ --split 'train=dogs/a*' --split validation=more/
 
-Exit code: 0 manifest and index were written, 2 nothing was written."""
+Exit code: 0 manifest and index were written, 2 nothing was changed."""
 
 
 def make_parser() -> Parser:
@@ -119,14 +123,20 @@ def adopt(
     """
     output = output or directory
     try:
-        manifest, indexes = _adopt(directory, output, options or AdoptOptions())
-        # The old manifest is deleted first: if this process is killed, no manifest is left beside
-        # an index that does not belong to it.
-        storage.delete([storage.join(output, MANIFEST_NAME)])
+        before = _adopted_before(output)
+        known = _index_files(before)
+        manifest, indexes = _adopt(directory, output, options or AdoptOptions(), known)
         storage.delete_unfinished(output, MANIFEST_NAME, INDEX_NAME)
-        for file, data in indexes.items():
-            storage.write(storage.join(output, file), data)
-        return publish_manifest(output, manifest)
+        try:
+            for file, data in indexes.items():
+                storage.write(storage.join(output, file), data)
+        except BaseException:  # Ctrl-C, too, must leave only the dataset before.
+            _delete_index(output, known)
+            raise
+        # The dataset before is whole until the new manifest replaces the old one.
+        manifest = publish_manifest(output, manifest, replaces=_adopted_before(output) is not None)
+        _delete_index(output, indexes)
+        return manifest
     except RecordError as e:
         raise UserError(
             argument="DIR",
@@ -144,9 +154,14 @@ def adopt(
         ) from e
 
 
-def _adopt(directory: str, output: str, options: AdoptOptions) -> tuple[Manifest, dict[str, bytes]]:
-    """Returns the manifest, and the bytes of each index file."""
-    _check_no_build(output)
+def _adopt(
+    directory: str, output: str, options: AdoptOptions, known: Mapping[str, str]
+) -> tuple[Manifest, dict[str, bytes]]:
+    """Returns the manifest, and the bytes of each index file.
+
+    `known` maps the index files of the dataset before, which stay until it is replaced, to their
+    SHA-256.
+    """
     tfds = open_tfds(directory)
     splits = _splits_of(directory, options, tfds)
     firsts = _first_examples(directory, splits)
@@ -174,7 +189,7 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> tuple[Manifest
     adopted = roles if roles.label else msgspec.structs.replace(roles, labels=label)
     try:
         # A file system allows names that a manifest does not.
-        described, indexes = _describe(output, splits, files, classes, features, label)
+        described, indexes = _describe(output, splits, files, classes, features, label, known)
         formats = sum((file.formats for file in files.values()), Counter[str]())
         manifest = Manifest(
             format_version=FORMAT_VERSION,
@@ -268,15 +283,15 @@ def _note_left_out(split: str, why: str) -> None:
     print(f"note: the split {split} is left out, since its records {why}", file=sys.stderr)
 
 
-def _check_no_build(output: str) -> None:
-    """Refuses to replace the manifest of a build."""
+def _adopted_before(output: str) -> dict[str, Any] | None:
+    """Returns the manifest that is replaced, None without one; refuses the manifest of a build."""
     try:
-        found = json.loads(storage.read(storage.join(output, MANIFEST_NAME)))
+        found = decode(storage.read(storage.join(output, MANIFEST_NAME)), dict[str, Any])
     except FileNotFoundError:
-        return
+        return None
     except ValueError:  # A file that is not JSON may come from a build.
-        found = None
-    if not isinstance(found, dict) or "adopted" not in found:
+        found = {}
+    if "adopted" not in found:
         raise UserError(
             argument="DIR",
             received=f"{output!r}, whose {MANIFEST_NAME} imageshards adopt did not write",
@@ -284,6 +299,24 @@ def _check_no_build(output: str) -> None:
             remedy="give another folder by " + Arg("output") + ", or delete the file if it is "
             "damaged",
         )
+    return found
+
+
+def _index_files(manifest: Mapping[str, Any] | None) -> dict[str, str]:
+    """Returns the index files of a dataset with their SHA-256; none of a damaged manifest."""
+    with contextlib.suppress(ValueError):
+        shards = convert(manifest, Manifest).shards()
+        return {shard.index.file: shard.index.sha256 for _, shard in shards}
+    return {}
+
+
+def _delete_index(output: str, kept: Container[str]) -> None:
+    """Deletes the files of other indexes that `adopt` wrote; ignores errors, as they do no harm."""
+    with contextlib.suppress(OSError):
+        found = storage.list_folder(storage.join(output, INDEX_NAME))
+        names = [each.name for each in found if _INDEX_FILE.fullmatch(each.name)]
+        others = [name for name in names if f"{INDEX_NAME}/{name}" not in kept]
+        storage.delete(storage.join(output, INDEX_NAME, name) for name in others)
 
 
 def _check_lengths(tfds: TfdsFolder, files: Mapping[str, ScannedFile]) -> None:
@@ -363,8 +396,9 @@ def _describe(
     classes: Sequence[str],
     features: Mapping[str, FeatureSpec],
     label: str,
+    known: Mapping[str, str],
 ) -> tuple[dict[str, Split], dict[str, bytes]]:
-    """Returns the splits of the manifest, and the bytes of each index file."""
+    """Returns the splits of the manifest, and the bytes of each index file (see `_adopt`)."""
     indexes: dict[str, bytes] = {}
 
     def shard(split: str, number: int, path: str) -> Shard:
@@ -377,6 +411,9 @@ def _describe(
         table = index_table(rows, split, name, features, label)
         # The number keeps index files apart if files in two folders have the same name.
         index, data = encode_index(f"{split}-{number:05d}", table)
+        if known.get(index.file, index.sha256) != index.sha256:
+            other = index_file(f"{split}-{number:05d}-{index.sha256[:8]}")
+            index = msgspec.structs.replace(index, file=other)
         indexes[index.file] = data
         return Shard(
             file=file,

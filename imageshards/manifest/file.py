@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -235,8 +236,13 @@ def read_rejects(directory: str) -> Iterator[Reject]:
                 raise ValueError(f"line {number}: {e}") from e
 
 
-def publish_manifest(directory: str, manifest: Manifest) -> Manifest:
+def publish_manifest(directory: str, manifest: Manifest, replaces: bool = False) -> Manifest:
     """Writes `directory/manifest.json`, whole or not at all, which makes the folder a dataset.
+
+    Args:
+        directory: The dataset, whose other files are complete.
+        manifest: The manifest without its digest.
+        replaces: Whether to replace the manifest that the folder has.
 
     Returns:
         The manifest with the digest of its content.
@@ -245,17 +251,26 @@ def publish_manifest(directory: str, manifest: Manifest) -> Manifest:
         LeaseLostError: The folder has the manifest of another dataset.
     """
     written = msgspec.structs.replace(manifest, digest=digest_of(manifest.to_builtins()))
-    path = storage.join(directory, MANIFEST_NAME)
-    if not storage.write_new(path, to_json(written.to_builtins())):
-        # The same manifest may exist already, since Beam may run a step again.
-        if load_manifest(directory).fingerprint != manifest.fingerprint:
-            raise LeaseLostError(
-                f"another process has put a dataset into {directory!r} meanwhile, so this command "
-                "publishes nothing; choose another folder, or run the command again when no other "
-                "process writes there."
-            )
+    path, text = storage.join(directory, MANIFEST_NAME), to_json(written.to_builtins())
+    if replaces:
+        storage.write(path, text)
+    # The same manifest may exist already: a store's answer may get lost, and Beam may run a step
+    # again.
+    elif not storage.write_new(path, text) and _fingerprint_in(path) != manifest.fingerprint:
+        raise LeaseLostError(
+            f"another process has put a dataset into {directory!r} meanwhile, so this command "
+            "publishes nothing; choose another folder, or run the command again when no other "
+            "process writes there."
+        )
     storage.sync(directory)
     return written
+
+
+def _fingerprint_in(path: str) -> Any:
+    """Returns the fingerprint in a manifest; None for a file that is missing or no manifest."""
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        return decode(storage.read(path), dict[str, Any]).get("fingerprint")
+    return None
 
 
 def to_json(value: Any) -> str:

@@ -1,6 +1,7 @@
 import gzip
 import json
 import re
+import resource
 import shutil
 
 import pytest
@@ -326,29 +327,50 @@ def test_a_refused_adopt_keeps_the_old_dataset(slim):
     assert len(read_index(str(slim), before)) == 9
 
 
-def test_an_adopt_that_ends_early_leaves_no_manifest_beside_another_index(slim, monkeypatch):
+def test_an_adopt_that_fails_or_is_stopped_keeps_the_dataset_before(slim, monkeypatch):
+    one = AdoptOptions(label_offset=1)
+    before = adopt(str(slim), options=one)
+    files = {path: path.read_bytes() for path in slim.rglob("*") if path.is_file()}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    named = AdoptOptions(label_offset=1, class_names=("tench", "crane 1", "b"))
+    try:
+        with refused("DIR", "cannot be read or written (File too large)"):
+            adopt(str(slim), options=named)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     write = storage.write
 
     def write_and_end(path, data):
         write(path, data)
-        raise SystemExit
+        raise KeyboardInterrupt
 
-    before = adopt(str(slim), options=AdoptOptions(label_offset=1))
-    write_slim(slim, {"train-00000-of-00002": [2, 2]})
-    name = slim / before.splits["train"].shards[0].index.file
-    old = name.read_bytes()
-    with monkeypatch.context() as patched, pytest.raises(SystemExit):
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(storage, "write", write_and_end)
-        adopt(str(slim), options=AdoptOptions(label_offset=1))
-    assert name.read_bytes() != old
-    with pytest.raises(UserError, match=f"write it by imageshards adopt {slim}"):
-        load_manifest(str(slim), adopted=True)
-    after = adopt(str(slim), options=AdoptOptions(label_offset=1))
-    assert after.fingerprint != before.fingerprint
-    assert len(read_index(str(slim), after)) == 2 + 3 + 2
+        adopt(str(slim), options=named)
+    assert {path: path.read_bytes() for path in slim.rglob("*") if path.is_file()} == files
+    assert load_manifest(str(slim), adopted=True) == before
     # No build replaces these records.
     with pytest.raises(UserError, match="whose records another tool wrote"):
         load_manifest(str(slim), "--output")
+
+
+def test_another_adopt_replaces_the_dataset_and_removes_its_index(slim):
+    one = AdoptOptions(label_offset=1)
+    before = adopt(str(slim), options=one)
+    (slim / "index" / "train-00007.parquet").touch()  # as a killed adopt leaves it
+    (slim / "index" / "mine.parquet").touch()
+    write_slim(slim, {"train-00000-of-00002": [2, 2]})
+    (slim / "validation-00000-of-00001").unlink()
+    after = adopt(str(slim), options=one)
+    assert after.fingerprint != before.fingerprint and verify(slim, workers=1).ok
+    assert len(read_index(str(slim), after)) == 2 + 3
+    of_index = [shard.index.file for _, shard in after.shards()]
+    assert (
+        of_index[0].startswith("index/train-00000-") and of_index[1] == "index/train-00001.parquet"
+    )
+    found = {str(path.relative_to(slim)) for path in (slim / "index").iterdir()}
+    assert found == {*of_index, "index/mine.parquet"}
 
 
 @pytest.mark.parametrize(
