@@ -8,6 +8,7 @@ import errno
 import operator
 import os
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, BinaryIO, NamedTuple
 
@@ -206,6 +207,14 @@ class Backend(abc.ABC):
         """Raises `StorageError`, naming `argument`, unless the bucket of a path can be used."""
 
 
+def unfinished_path(path: str) -> str:
+    """Returns a new path for a file that gets its final `path` when it is whole.
+
+    Only this process knows the path, which `delete_unfinished` recognises.
+    """
+    return f"{path}.tmp-{uuid.uuid4().hex[:8]}"
+
+
 @contextlib.contextmanager
 def write_whole(path: str) -> Iterator[IO[bytes]]:
     """Opens a local file to write, which appears whole or not at all; creates its folders.
@@ -213,10 +222,9 @@ def write_whole(path: str) -> Iterator[IO[bytes]]:
     The bytes are on disk before the name is, so a power cut leaves no half-written file.
     """
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    # Threads of one process may write the same path.
-    unfinished = f"{path}.tmp-{os.getpid()}-{threading.get_ident()}"
+    unfinished = unfinished_path(path)
     try:
-        with open(unfinished, "wb") as file:
+        with open(unfinished, "xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

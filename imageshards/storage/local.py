@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
 from imageshards.bounds import MAX_FOLLOWED_LINKS
-from imageshards.storage.base import RANGE_BYTES, Backend, Stat, write_whole
+from imageshards.storage.base import RANGE_BYTES, Backend, Stat, unfinished_path, write_whole
 
 _TEMPORARY = "imageshards-tmp-"
 # The suffix of an unfinished file, behind its final name.
-_UNFINISHED = re.compile(r"\.tmp-[0-9a-f-]+")
+_UNFINISHED = re.compile(r"\.tmp-[0-9a-f]{8}\Z")
 
 
 _MISSING = (FileNotFoundError, NotADirectoryError)
@@ -47,19 +47,17 @@ class LocalBackend(Backend):
 
     def write_new(self, path: str, data: bytes) -> bool:
         # A hard link fails where the target exists, and so it decides between several writers.
-        between = f"{path}.tmp-{uuid.uuid4().hex[:8]}"
+        between = unfinished_path(path)
         self.write(between, data)
         try:
             os.link(between, path)
+            return True
         except FileExistsError:
             return False
         except OSError:  # Some file systems have no links, or forbid them.
-            if os.path.exists(path):
-                return False
-            os.replace(between, path)
+            return _move_new(between, path)
         finally:
             self.delete([between])
-        return True
 
     def open_read(self, path: str) -> BinaryIO:
         return open(path, "rb", buffering=1 << 20, opener=_open_file)
@@ -110,7 +108,7 @@ class LocalBackend(Backend):
 
     def link(self, source: str, target: str) -> None:
         os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
-        between = f"{target}.tmp-{uuid.uuid4().hex[:8]}"
+        between = unfinished_path(target)
         try:
             os.link(source, between)
         except FileNotFoundError:
@@ -131,6 +129,24 @@ class LocalBackend(Backend):
     def upload(self, local_path: str, path: str) -> Stat:
         self.copy(local_path, path)
         return _stat(path, os.stat(path))
+
+
+def _move_new(source: str, target: str) -> bool:
+    """Moves a file unless the target exists; False if it does, or if another process moves one."""
+    # Only one process at a time can make this file. `delete_unfinished` removes that of a killed
+    # process.
+    claim = f"{target}.tmp-00000000"
+    try:
+        os.close(os.open(claim, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    try:
+        if os.path.lexists(target):
+            return False
+        os.replace(source, target)
+        return True
+    finally:
+        os.unlink(claim)
 
 
 class Entry(NamedTuple):
