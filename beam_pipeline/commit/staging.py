@@ -29,7 +29,7 @@ from imageshards.manifest import (
     Manifest,
     load_manifest,
 )
-from imageshards.output_folder import foreign_files, foreign_files_error
+from imageshards.output_folder import check_no_links, foreign_files, foreign_files_error
 from imageshards.typed import Whole, decode
 
 # The commit writes this file just before manifest.json.
@@ -109,6 +109,7 @@ def check_output(state: OutputState, overwrite: bool, digest: str = "") -> bool:
 
     Returns True if an earlier run of this build was killed after it had committed the dataset.
     """
+    check_no_links("output", state.output, *DATASET_FOLDERS, inside=True)
     if state.foreign:
         ours = "finished or unfinished build"
         raise foreign_files_error("output", state.output, list(state.foreign), ours)
@@ -193,6 +194,7 @@ def prepare_staging(state: OutputState, digest: str = "") -> str:
             lambda: storage.list_folder(staging),
             lambda: storage.write(storage.join(staging, JOB_NAME), msgspec.json.encode(notes)),
         )
+        check_no_links("output", staging, *(entry.name for entry in entries if entry.is_folder))
         for entry in entries:
             # A killed commit may have set a dataset aside, which is kept until another is there.
             kept = {SPOOL_NAME, INDEX_NAME, *([REPLACED_NAME] if state.manifest is None else [])}

@@ -63,6 +63,7 @@ from imageshards.manifest import (
     outside_folders,
     publish_manifest,
 )
+from imageshards.output_folder import check_no_links
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError, read_records
 from imageshards.typed import convert, decode
@@ -122,6 +123,7 @@ def adopt(
         UserError: The files, features or labels are not usable for training.
     """
     output = output or directory
+    check_no_links("output", output, INDEX_NAME)
     try:
         before = _adopted_before(output)
         known = _index_files(before)

@@ -17,7 +17,7 @@ from imageshards.commands.options import Option, check_number
 from imageshards.errors import UserError, names_arguments
 from imageshards.example import decode_record
 from imageshards.manifest import DUPLICATES_NAME, PAGE_NAME, Manifest, shard_path, to_json
-from imageshards.output_folder import check_page_folder
+from imageshards.output_folder import check_no_links, check_page_folder
 from imageshards.page import number, render, share, thumbnail
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError, read_record
@@ -116,6 +116,8 @@ def duplicates(
         check_number("workers", workers, int, Option("", least=1))
     directory, manifest = command_line.open_dataset(data, records_root)
     folder = output_folder(directory, output)
+    if output is None:  # A folder that the user names may be a link.
+        check_no_links("DIR", directory, DUPLICATES_NAME)
     check_page_folder("output", folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME)
     exclude = storage.join(folder, EXCLUDE_NAME)
     probe = storage.join(folder, ".probe")

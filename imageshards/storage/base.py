@@ -141,8 +141,8 @@ class Backend(abc.ABC):
     def files_from(self, prefix: str) -> Iterator[Stat]:
         """Yields every object whose path begins with `prefix`, ordered by path."""
 
-    def files_below(self, folder: str) -> Iterator[Stat]:
-        """Yields every object below a folder, ordered by path."""
+    def files_below(self, folder: str, follow_links: bool = False) -> Iterator[Stat]:
+        """Yields every object below a folder, ordered by path; a store has no links to folders."""
         return self.files_from(folder.rstrip("/") + "/")
 
     def is_folder(self, path: str) -> bool:

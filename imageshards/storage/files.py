@@ -364,9 +364,12 @@ def list_folder(folder: str) -> list[Stat]:
     return backend(folder).list_folder(folder)
 
 
-def files_below(folder: str) -> Iterator[Stat]:
-    """Yields every file below a folder, ordered by path."""
-    yield from backend(folder).files_below(folder)
+def files_below(folder: str, follow_links: bool = False) -> Iterator[Stat]:
+    """Yields every file below a folder, ordered by path.
+
+    Only with `follow_links` may a file be outside of the folder, behind a link to another folder.
+    """
+    yield from backend(folder).files_below(folder, follow_links)
 
 
 def files_from(prefix: str) -> Iterator[Stat]:

@@ -79,8 +79,11 @@ class LocalBackend(Backend):
         except _MISSING:
             return []
 
-    def files_below(self, folder: str) -> Iterator[Stat]:
-        for entry in walk(folder, in_order=True):
+    def files_below(self, folder: str, follow_links: bool = False) -> Iterator[Stat]:
+        def enters(path: str) -> bool:
+            return follow_links or not os.path.islink(path)
+
+        for entry in walk(folder, enters, in_order=True):
             if entry.error is not None and not isinstance(entry.error, _MISSING):
                 raise entry.error
             # A FIFO or device is listed, too: the attempt to read it gives a clear error.
@@ -321,8 +324,13 @@ def delete_unfinished(folder: str, *names: str) -> None:
     with contextlib.suppress(OSError):
         for entry in local.list_folder(folder):
             final = entry.name if entry.is_folder else _UNFINISHED.sub("", entry.name)
-            if any(fnmatch.fnmatchcase(final, name) for name in names):
-                found += local.files_below(entry.path) if entry.is_folder else [entry]
+            if not any(fnmatch.fnmatchcase(final, name) for name in names):
+                continue
+            if not entry.is_folder:
+                found.append(entry)
+            # A link may lead to files of other programs.
+            elif not os.path.islink(entry.path):
+                found += local.files_below(entry.path)
         local.delete(file.path for file in found if _UNFINISHED.search(file.name))
 
 

@@ -219,8 +219,15 @@ class FileLock(OutputLock):
             self._file.close()
 
     def _open(self) -> None:
-        os.makedirs(os.path.dirname(self.path), exist_ok=True)
-        self._file = open(self.path, "a+b", buffering=0)
+        folder = os.path.dirname(self.path)
+        if os.path.islink(folder):  # A stranger's dataset may have a link to files of the user.
+            raise UserError(
+                argument="output",
+                received=f"{self._output!r}, whose {os.path.basename(folder)} is a link",
+                remedy=f"delete the link {folder}, or choose another folder",
+            )
+        os.makedirs(folder, exist_ok=True)
+        self._file = open(self.path, "a+b", buffering=0, opener=_open_no_link)
         deadline = time.monotonic() + _ORPHANS_SEC
         while True:
             with contextlib.suppress(BlockingIOError):
@@ -456,6 +463,10 @@ def _who(holder: _Holder) -> str:
 def _sign_of_life(holder: _Holder) -> str:
     name = holder.nonce if re.fullmatch("[0-9a-f]{32}", holder.nonce) else "of-nobody"
     return os.path.join(tempfile.gettempdir(), f"imageshards-lock-{name}")
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _holder_in(path: str) -> _Holder | None:

@@ -143,6 +143,16 @@ def test_an_unusable_output_is_reported_in_one_sentence(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
+def test_a_link_in_place_of_a_lock_is_not_followed(tmp_path):
+    path, mine = tmp_path / "out" / ".staging" / "lock", tmp_path / "mine"
+    mine.write_text("mine")
+    path.parent.mkdir(parents=True)
+    path.symlink_to(mine)
+    with pytest.raises(OutputError, match="cannot be written .Too many levels of symbolic links"):
+        FileLock(str(path)).__enter__()
+    assert mine.read_text() == "mine"
+
+
 @pytest.fixture
 def without_locks(tmp_path, monkeypatch):
     """The path of a lock in a folder without locks, and the program that makes it so."""
