@@ -213,10 +213,10 @@ class IndexDamageError(UserError):
     """An index of a shard that is missing or differs from its entry in the manifest.
 
     Attributes:
-        problem: The damage, as the end of a sentence.
+        damage: The damage, as the end of a sentence.
     """
 
-    problem = ""
+    damage = ""
 
 
 class ImageError(Exception):

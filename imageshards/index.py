@@ -27,6 +27,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards import storage
+from imageshards.bounds import (
+    MAX_COLUMN_OVERHEAD_BYTES,
+    MAX_LABELS_CELL,
+    MAX_LIST_CELL,
+    MAX_NUMBER_CELL,
+    MAX_RECORD_BYTES,
+    MAX_ROWS_PER_BYTE,
+    MAX_TEXT_CELL,
+)
 from imageshards.errors import IndexDamageError, UserError
 from imageshards.example import Values
 from imageshards.manifest import (
@@ -49,6 +58,7 @@ from imageshards.manifest import (
     find_split,
     record_features,
 )
+from imageshards.parquet import Most, read_columns
 from imageshards.text import counted
 
 if TYPE_CHECKING:
@@ -320,7 +330,8 @@ def read_shard_index(
     path = storage.join(directory, entry.file)
     problem = ""
     try:
-        data = storage.read(path)
+        # The byte behind the expected ones shows a larger file.
+        data = storage.read(path, entry.num_bytes + 1)
         if len(data) != entry.num_bytes or hashlib.sha256(data).hexdigest() != entry.sha256:
             problem = "is not the file that manifest.json names: its bytes differ"
         else:
@@ -328,10 +339,10 @@ def read_shard_index(
             schema = file.schema_arrow if schema is None else schema
             # The check of the rows needs the sizes, even if the caller does not.
             whole = pa.unify_schemas([schema, pa.schema([("num_bytes", pa.int64())])])
-            # The threads of the callers already read several shards at the same time.
-            table = file.read(whole.names, use_threads=False)
-            table = table.select(whole.names).cast(whole)
-            problem = _rows_problem(table, shard)
+            problem = _number_problem(file.metadata.num_rows, shard)
+            if not problem:
+                table = read_columns(data, whole, _most_in(whole, shard.num_records, len(data)))
+                problem = _number_problem(len(table), shard) or _rows_problem(table, shard)
             if not problem:
                 return table.select(schema.names)
     except FileNotFoundError:
@@ -346,8 +357,31 @@ def read_shard_index(
         expected="the file as it was written",
         remedy=f"copy it again, or {make_again}",
     )
-    error.problem = problem
+    error.damage = problem
     raise error
+
+
+def _most_in(schema: pa.Schema, rows: int, num_bytes: int) -> dict[str, Most]:
+    """Returns the bounds of the columns of a file of `num_bytes` for so many rows."""
+    import pyarrow as pa
+
+    if rows > num_bytes * MAX_ROWS_PER_BYTE:
+        raise ValueError(f"{num_bytes} bytes cannot hold {rows} rows")
+    found = {}
+    for field in schema:
+        values, size_bytes = MAX_NUMBER_CELL
+        if pa.types.is_list(field.type):
+            values, size_bytes = MAX_LABELS_CELL if field.name in OF_LABEL else MAX_LIST_CELL
+        elif pa.types.is_string(field.type):
+            values, size_bytes = MAX_TEXT_CELL
+        found[field.name] = Most(rows * values, rows * size_bytes + MAX_COLUMN_OVERHEAD_BYTES)
+    return found
+
+
+def _number_problem(rows: int, shard: Shard) -> str:
+    if rows == shard.num_records:
+        return ""
+    return f"has {counted(rows, 'row')}; the manifest says {counted(shard.num_records, 'record')}"
 
 
 def _rows_problem(table: pa.Table, shard: Shard) -> str:
@@ -359,15 +393,17 @@ def _rows_problem(table: pa.Table, shard: Shard) -> str:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if table.num_rows != shard.num_records:
-        said = counted(shard.num_records, "record")
-        return f"has {counted(table.num_rows, 'row')}; the manifest says {said}"
     for name in table.column_names:
-        if name in COLUMNS and name not in _UNKNOWN and table[name].null_count:
+        column = table[name]
+        lists = pc.list_flatten(column).null_count if pa.types.is_list(column.type) else 0
+        if name in COLUMNS and name not in _UNKNOWN and column.null_count + lists:
             return f"does not say the {name} of each record"
     sizes = table["num_bytes"].to_numpy()
     # Python adds without overflow. NumPy's sum of forged sizes could wrap around to the right sum.
-    if sum(sizes.tolist()) != shard.num_bytes or sizes.min(initial=FRAME_BYTES) < FRAME_BYTES:
+    if sum(sizes.tolist()) != shard.num_bytes or not (
+        FRAME_BYTES <= sizes.min(initial=FRAME_BYTES)
+        and sizes.max(initial=FRAME_BYTES) <= MAX_RECORD_BYTES + FRAME_BYTES
+    ):
         return "has num_bytes that do not match the records"
     places = {
         "shard": shard.name,

@@ -35,6 +35,7 @@ from imageshards.adopt.files import (
     root_of,
 )
 from imageshards.adopt.scan import ScannedFile, features_in, scan_files
+from imageshards.bounds import MAX_JSON_BYTES
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import add_options
@@ -66,7 +67,7 @@ from imageshards.manifest import (
 from imageshards.output_folder import check_no_links
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError, read_records
-from imageshards.typed import convert, decode
+from imageshards.typed import convert, decode_object
 
 # The files that `_describe` names.
 _INDEX_FILE = re.compile(rf"{SPLIT_NAME.pattern}-\d{{5,}}(-[0-9a-f]{{8}})?\.parquet")
@@ -288,7 +289,8 @@ def _note_left_out(split: str, why: str) -> None:
 def _adopted_before(output: str) -> dict[str, Any] | None:
     """Returns the manifest that is replaced, None without one; refuses the manifest of a build."""
     try:
-        found = decode(storage.read(storage.join(output, MANIFEST_NAME)), dict[str, Any])
+        data = storage.read(storage.join(output, MANIFEST_NAME), MAX_JSON_BYTES + 1)
+        found = decode_object(data)
     except FileNotFoundError:
         return None
     except ValueError:  # A file that is not JSON may come from a build.

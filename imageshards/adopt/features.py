@@ -18,6 +18,7 @@ import msgspec
 from imageshards import storage
 from imageshards.adopt.files import TfdsFolder
 from imageshards.adopt.scan import ScannedFile
+from imageshards.bounds import MAX_CLASSES
 from imageshards.commands.command_line import names_or_file
 from imageshards.commands.options import Option, check_options
 from imageshards.errors import Arg, Phrase, UserError
@@ -30,8 +31,6 @@ from imageshards.text import class_sort_key, counted
 # The first bytes of the formats that the trainer decodes (`imageshards.jpeg.FORMATS`).
 _PICTURE = re.compile(rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8|BM|RIFF.{4}WEBP", re.DOTALL)
 _AUTO = "auto"  # of `--label`
-# No dataset of pictures has more classes, so a larger label is not a class id.
-_MAX_CLASSES = 100_000
 # (label, text beside the label) → records; a label is a class id or the name of a class.
 _Pairs = Mapping[tuple[int | str, str], int]
 # Feature names of tf-slim, TFDS, Kaggle's organisers and the tutorials, most frequent first.
@@ -328,7 +327,8 @@ def _classes_in(pairs: _Pairs, first: int, feature: str) -> Sequence[str]:
     ids = sorted({label for label, _ in pairs if isinstance(label, int)})
     if not ids:
         return sorted({str(label) for label, _ in pairs}, key=class_sort_key)
-    if ids[-1] - first >= _MAX_CLASSES:
+    # No dataset of pictures has more classes, so a larger label is not a class id.
+    if ids[-1] - first >= MAX_CLASSES:
         raise UserError(
             argument="DIR",
             received=f"records whose {feature} is up to {ids[-1]}",

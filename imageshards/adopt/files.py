@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import glob
 import itertools
-import json
 import os
 import re
 from collections import defaultdict
@@ -17,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from imageshards import storage
+from imageshards.bounds import MAX_CLASSES, MAX_JSON_BYTES, MAX_SHARDS
 from imageshards.errors import Arg, UserError
 from imageshards.manifest import (
     SPLIT_NAMES,
@@ -24,10 +24,12 @@ from imageshards.manifest import (
     TFDS_INFO_NAME,
     TRAIN_NAMES,
     common_root,
+    is_plain,
     tfds_labels_name,
 )
 from imageshards.splits import split_of
 from imageshards.tfrecord import FILE_NAME, HEADER_BYTES, is_header
+from imageshards.typed import decode_object
 
 _DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _ENDINGS = "*.tfrec, *.tfrecord, *.tfrecords, *.record or NAME-00000-of-00008"
@@ -227,8 +229,10 @@ def open_tfds(directory: str) -> TfdsFolder | None:
     if (folder := _find_folder(directory)) is None:
         return None
     try:
-        info = json.loads(storage.read(storage.join(folder, TFDS_INFO_NAME)))
-        features = json.loads(storage.read(storage.join(folder, TFDS_FEATURES_NAME)))
+        info, features = (
+            decode_object(storage.read(storage.join(folder, name), MAX_JSON_BYTES + 1))
+            for name in (TFDS_INFO_NAME, TFDS_FEATURES_NAME)
+        )
         fields = dict(_walk("", features))
         # The names of the supervised pair come first, then those of all features.
         pair = info.get("supervisedKeys", {}).get("tuple", {}).get("items", [])
@@ -276,16 +280,20 @@ def _classes(folder: str, label: str, raw: dict[str, Any]) -> tuple[str, ...]:
     try:
         names = storage.read(storage.join(folder, tfds_labels_name(label)))
     except FileNotFoundError:  # A ClassLabel without names has a number of classes only.
-        return tuple(str(i) for i in range(int(raw["numClasses"])))
+        if (count := int(raw["numClasses"])) > MAX_CLASSES:
+            raise ValueError(f"numClasses is {count}") from None
+        return tuple(map(str, range(count)))
     return tuple(names.decode().rstrip("\n").split("\n"))
 
 
 def _shards(folder: str, info: dict[str, Any], split: dict[str, Any]) -> dict[str, int]:
     lengths = [int(length) for length in split.get("shardLengths", [])]
+    if len(lengths) > MAX_SHARDS:
+        raise ValueError(f"a split has {len(lengths)} shards")
     template = split.get("filepathTemplate") or _DEFAULT_TEMPLATE
     shards = {}
     for index, length in enumerate(lengths):
-        words = {
+        words: dict[str, Any] = {
             "DATASET": info["name"],
             "SPLIT": split["name"],
             "FILEFORMAT": "tfrecord",
@@ -293,9 +301,9 @@ def _shards(folder: str, info: dict[str, Any], split: dict[str, Any]) -> dict[st
             "NUM_SHARDS": f"{len(lengths):05d}",
             "SHARD_X_OF_Y": f"{index:05d}-of-{len(lengths):05d}",
         }
-        name = template.format_map(words)
-        # The description may come from a stranger and must not lead out of its folder.
-        if storage.name_of(name) != name:
-            raise ValueError(f"the file {name!r} would be in another folder")
+        # The description may come from a stranger, and `format` knows more than names.
+        name = re.sub(r"\{(\w+)\}", lambda found, words=words: str(words[found[1]]), template)
+        if not is_plain(name):
+            raise ValueError(f"{name!r} is no name of a file in its folder")
         shards[storage.join(folder, name)] = length
     return shards

@@ -54,6 +54,7 @@ from imageshards.manifest.content import Source as Source
 from imageshards.manifest.content import Split as Split
 from imageshards.manifest.content import find_split as find_split
 from imageshards.manifest.content import fingerprint_of as fingerprint_of
+from imageshards.manifest.content import is_plain as is_plain
 from imageshards.manifest.content import record_features as record_features
 from imageshards.manifest.content import shard_path as shard_path
 from imageshards.manifest.content import tfds_labels_name as tfds_labels_name

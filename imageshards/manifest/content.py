@@ -18,6 +18,15 @@ import msgspec
 from msgspec import Meta, Struct
 
 from imageshards import storage
+from imageshards.bounds import (
+    MAX_CLASSES,
+    MAX_CLASSES_OF_SPLITS,
+    MAX_DIMENSIONS,
+    MAX_NAME_BYTES,
+    MAX_RECORD_BYTES,
+    MAX_SHARDS,
+    MAX_SIDE_PX,
+)
 from imageshards.errors import UserError
 from imageshards.example import Dtype
 from imageshards.typed import Whole
@@ -89,11 +98,6 @@ ADOPT_AGAIN = "describe the TFRecords again by imageshards adopt"
 
 FRAME_BYTES = 16  # The framing of a record, which is all of an empty record.
 
-# File systems allow names of 255 bytes, and a file has a longer name while it is written.
-_MAX_NAME_BYTES = 200
-_MAX_DIMENSIONS = 32  # NumPy 1 allows no more.
-_MAX_SIDE_PX = 65_535  # the limit of a JPEG
-_MAX_VALUES = 2**31 - 1  # A protobuf message holds at most 2 GiB.
 # A shard with a name of this kind would replace a file of the dataset.
 _NOT_SHARDS_SUFFIXES = (".json", ".txt")
 
@@ -103,10 +107,10 @@ Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
 Counts = dict[str, Whole]
 
 
-def _is_plain(name: str) -> bool:
+def is_plain(name: str) -> bool:
     """Returns whether a name leads to a file in its folder and nowhere else."""
     is_one = re.fullmatch(r"[^./\\][^/\\]*", name) is not None and name.isprintable()
-    return is_one and len(name.encode()) <= _MAX_NAME_BYTES
+    return is_one and len(name.encode()) <= MAX_NAME_BYTES
 
 
 class File(Struct, frozen=True):
@@ -125,7 +129,7 @@ class IndexFile(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         folder, _, name = self.file.partition("/")
-        if folder != INDEX_NAME or not _is_plain(name):
+        if folder != INDEX_NAME or not is_plain(name):
             raise ValueError(f"file is {self.file!r}; expected a file in {INDEX_NAME}/")
 
 
@@ -149,7 +153,7 @@ class Shard(Struct, frozen=True, omit_defaults=True):
     folder: str = ""
 
     def __post_init__(self) -> None:
-        is_name = _is_plain(self.file) and self.file not in DATASET_FOLDERS
+        is_name = is_plain(self.file) and self.file not in DATASET_FOLDERS
         if not is_name or self.file.endswith(_NOT_SHARDS_SUFFIXES):
             expected = "expected the plain name of a shard in the dataset's folder"
             raise ValueError(f"file is {self.file!r}; {expected}")
@@ -172,6 +176,10 @@ class Split(Struct, frozen=True):
     num_records: Whole
     shards: list[Shard]
 
+    def __post_init__(self) -> None:
+        if len(self.shards) > MAX_SHARDS:
+            raise ValueError(f"shards has {len(self.shards)} items; expected up to {MAX_SHARDS}")
+
 
 class FeatureSpec(Struct, frozen=True):
     """One feature of the records.
@@ -186,7 +194,7 @@ class FeatureSpec(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         shape = self.shape or ()
-        if len(shape) > _MAX_DIMENSIONS or math.prod(shape) > _MAX_VALUES:
+        if len(shape) > MAX_DIMENSIONS or math.prod(shape) > MAX_RECORD_BYTES:
             raise ValueError("shape is too large; expected a shape that fits into a record")
 
     @property
@@ -224,7 +232,7 @@ class Image(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         sides = (self.size,) * 2 if isinstance(self.size, int) else self.size
-        if sides and not (len(sides) == 2 and all(1 <= side <= _MAX_SIDE_PX for side in sides)):
+        if sides and not (len(sides) == 2 and all(1 <= side <= MAX_SIDE_PX for side in sides)):
             raise ValueError(f"size is {self.size}; expected one side or two, in pixels")
 
 
@@ -333,6 +341,9 @@ class Manifest(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if len({*self.classes}) < len(self.classes):
             raise ValueError("classes names a class twice; expected each class once")
+        most = min(MAX_CLASSES, MAX_CLASSES_OF_SPLITS // max(1, len(self.splits)))
+        if len(self.classes) > most:
+            raise ValueError(f"classes has {len(self.classes)} items; expected up to {most}")
         names: set[str] = set()
         for _, shard in self.shards():
             if shard.name in names:
@@ -344,7 +355,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
         if self.first_label is not None and not self.adopted:
             raise ValueError("first_label is there; expected no such key in a build")
         for path in self.files:
-            if not all(map(_is_plain, path.split("/"))):
+            if not all(map(is_plain, path.split("/"))):
                 raise ValueError(f"files has {path!r}; expected a file in the dataset's folder")
 
     def to_builtins(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from imageshards import storage, tfrecord
+from imageshards.bounds import MAX_JSON_BYTES, MAX_LINE_BYTES
 from imageshards.errors import Arg, DamagedManifestError, LeaseLostError, UserError
 from imageshards.manifest.content import (
     ADOPT_AGAIN,
@@ -27,7 +28,7 @@ from imageshards.manifest.content import (
     is_outside,
     record_features,
 )
-from imageshards.typed import convert, decode
+from imageshards.typed import convert, decode, decode_object
 
 FORMAT_VERSION: Final = 1
 
@@ -123,7 +124,7 @@ def load_manifest(
 def _read(directory: str, argument: str) -> dict[str, Any]:
     """Returns the JSON object in the manifest, whose format this release must know."""
     try:
-        data = storage.read(storage.join(directory, MANIFEST_NAME))
+        data = storage.read(storage.join(directory, MANIFEST_NAME), MAX_JSON_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise _no_dataset(argument, directory) from None
     except OSError as e:
@@ -136,7 +137,7 @@ def _read(directory: str, argument: str) -> dict[str, Any]:
             remedy="fix its permissions, or try again",
         ) from e
     try:
-        raw = decode(data, dict[str, Any])
+        raw = decode_object(data)
     except ValueError as e:
         wrong = f"whose {MANIFEST_NAME} could not be read ({e})"
         raise _damaged(argument, directory, wrong, expected="the JSON that a build writes") from e
@@ -227,7 +228,7 @@ def read_rejects(directory: str) -> Iterator[Reject]:
         ValueError: A line is damaged.
     """
     with storage.open_read(storage.join(directory, QUARANTINE_NAME, REJECTS_NAME)) as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES), b""), 1):
             if not line.strip():
                 continue
             try:
@@ -269,7 +270,7 @@ def publish_manifest(directory: str, manifest: Manifest, replaces: bool = False)
 def _fingerprint_in(path: str) -> Any:
     """Returns the fingerprint in a manifest; None for a file that is missing or no manifest."""
     with contextlib.suppress(FileNotFoundError, ValueError):
-        return decode(storage.read(path), dict[str, Any]).get("fingerprint")
+        return decode_object(storage.read(path, MAX_JSON_BYTES + 1)).get("fingerprint")
     return None
 
 

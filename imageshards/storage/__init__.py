@@ -15,6 +15,7 @@ from imageshards.storage.base import Counts as Counts
 from imageshards.storage.base import Stat as Stat
 from imageshards.storage.base import count as count
 from imageshards.storage.base import counts as counts
+from imageshards.storage.base import read_up_to as read_up_to
 from imageshards.storage.base import reset_counts as reset_counts
 from imageshards.storage.base import unreported as unreported
 from imageshards.storage.concurrency import in_thread as in_thread

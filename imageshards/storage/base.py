@@ -125,13 +125,13 @@ class Backend(abc.ABC):
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
         """Returns a whole object, or at most its first `max_bytes`."""
         with self.open_read(path) as file:
-            return file.read() if max_bytes is None else file.read(max_bytes)
+            return file.read() if max_bytes is None else read_up_to(file, max_bytes)
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
         """Returns the bytes from `start` to before `end`; fewer at the end of the object."""
         with self.open_read(path) as file:
             file.seek(start)
-            return file.read(end - start)
+            return read_up_to(file, end - start)
 
     @abc.abstractmethod
     def stat(self, path: str) -> Stat | None:
@@ -205,6 +205,18 @@ class Backend(abc.ABC):
 
     def check_bucket(self, path: str, argument: str, must_list: bool) -> None:  # noqa: B027
         """Raises `StorageError`, naming `argument`, unless the bucket of a path can be used."""
+
+
+def read_up_to(stream: IO[bytes], num_bytes: int) -> bytes:
+    """Returns the next bytes of a stream; fewer only at its end.
+
+    Python takes memory for all bytes that a call of `read` asks for, and a number in a file may ask
+    for any. A remote stream may return fewer bytes than a call asks for, even before its end.
+    """
+    data = stream.read(min(num_bytes, RANGE_BYTES))
+    while len(data) < num_bytes and (more := stream.read(min(num_bytes - len(data), RANGE_BYTES))):
+        data += more
+    return data
 
 
 def unfinished_path(path: str) -> str:

@@ -17,7 +17,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
 from imageshards.bounds import MAX_FOLLOWED_LINKS
-from imageshards.storage.base import RANGE_BYTES, Backend, Stat, unfinished_path, write_whole
+from imageshards.storage.base import (
+    RANGE_BYTES,
+    Backend,
+    Stat,
+    read_up_to,
+    unfinished_path,
+    write_whole,
+)
 
 _TEMPORARY = "imageshards-tmp-"
 # The suffix of an unfinished file, behind its final name.
@@ -32,13 +39,13 @@ class LocalBackend(Backend):
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
         with open(path, "rb", opener=_open_file) as file:
-            return file.read(-1 if max_bytes is None else max_bytes)
+            return file.read() if max_bytes is None else read_up_to(file, max_bytes)
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
         # `open_read` has a buffer of 1 MiB, too much for a range of a few bytes.
         with open(path, "rb", opener=_open_file) as file:
             file.seek(start)
-            return file.read(end - start)
+            return read_up_to(file, end - start)
 
     def write(self, path: str, data: bytes) -> Stat:
         with write_whole(path) as file:

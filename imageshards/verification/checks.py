@@ -215,7 +215,7 @@ def index_problems(manifest: Manifest, directory: str) -> Iterator[Problem]:
         try:
             return read_shard_index(directory, shard, schema)
         except IndexDamageError as e:
-            return e.problem
+            return e.damage
 
     shards = [shard for _, shard in manifest.shards()]
     tables = [schema.empty_table()]
