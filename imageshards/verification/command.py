@@ -16,7 +16,7 @@ from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
 from imageshards.errors import UserError, names_arguments
 from imageshards.manifest import BUILD_AGAIN, STAGING_NAME
-from imageshards.text import counted
+from imageshards.text import counted, visible
 
 if TYPE_CHECKING:
     from imageshards.verification.checks import Problem
@@ -86,7 +86,7 @@ class Verdict:
         )
         if not self.ok:
             lines.append(f"To fix it, copy the files anew, or {self.remedy}.")
-        return "\n".join(lines)
+        return visible("\n".join(lines))
 
 
 @names_arguments(DIR="directory")
