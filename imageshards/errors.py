@@ -142,7 +142,7 @@ class UserError(Exception):
             text = text + "; expected " + self.expected
         if self.remedy:
             text = text + (": " if self.expected else "; ") + self.remedy
-        sentence = visible(text.render(self._renamed))
+        sentence = visible(text.render(self._renamed)).replace("\n", "\\n")
         # A sentence that is given as a whole ends with its own full stop.
         has_end = not (self.argument or self.expected or self.remedy) or sentence[-1:] in ".!?"
         return sentence if has_end else f"{sentence}."

@@ -60,7 +60,7 @@ def check_no_links(argument: str, directory: str, *names: str, inside: bool = Fa
                 argument=argument,
                 received=f"{directory!r}, where {link!r} is a link to {os.path.realpath(link)!r}",
                 expected="a folder of the dataset itself",
-                remedy="delete the link, or choose another folder",
+                remedy="delete the link",
             )
 
 

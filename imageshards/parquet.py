@@ -61,7 +61,9 @@ def read_columns(data: bytes, schema: pa.Schema, most: Mapping[str, Most]) -> pa
     table = file.read(schema.names, use_threads=False).select(schema.names)
     for name in schema.names:
         _check(name, Most(0, _text_bytes(table[name])), most[name])
-    return table.cast(schema)
+    table = table.cast(schema)
+    table.validate(full=True)  # Texts may be damaged, too.
+    return table
 
 
 def _check(name: str, found: Most, most: Most) -> None:

@@ -302,7 +302,7 @@ def _shards(folder: str, info: dict[str, Any], split: dict[str, Any]) -> dict[st
             "SHARD_X_OF_Y": f"{index:05d}-of-{len(lengths):05d}",
         }
         # The description may come from a stranger, and `format` knows more than names.
-        name = re.sub(r"\{(\w+)\}", lambda found, words=words: str(words[found[1]]), template)
+        name = re.sub(r"\{(.*?)\}", lambda found, words=words: str(words[found[1]]), template)
         if not is_plain(name):
             raise ValueError(f"{name!r} is no name of a file in its folder")
         shards[storage.join(folder, name)] = length
