@@ -105,8 +105,8 @@ def verify(
         records_root: A place in which the manifest of an adopted dataset may name shards.
 
     Raises:
-        UserError: The manifest is missing or damaged, the store cannot be used, or a process was
-            killed.
+        UserError: The manifest is missing or damaged, the store cannot be used, a process was
+            killed, or the dataset was replaced meanwhile.
     """
     from imageshards.progress import with_progress
     from imageshards.verification.checks import check_shard, dataset_problems
@@ -122,6 +122,14 @@ def verify(
     results = list(checked)
     found = [*dataset_problems(directory, manifest)]
     found += [problem for result in results for problem in result.problems]
+    if found and command_line.open_dataset(directory, records_root)[1].digest != manifest.digest:
+        # A build with --overwrite, or another adopt, has replaced the files that were compared.
+        raise UserError(
+            argument="DIR",
+            received=f"{directory!r}, which was replaced by another dataset while it was read",
+            expected="a dataset that nobody changes",
+            remedy="run the command again",
+        )
     read = [result for result in results if result.sha256]  # Only a file that was read has one.
     notes = []
     if storage.is_folder(storage.join(directory, STAGING_NAME)):
