@@ -102,9 +102,8 @@ def make_parser() -> Parser:
         "--output",
         metavar="FOLDER",
         type=functools.partial(storage.absolute_place, "output"),
-        help="folder for the manifest and the index (default: DIR). If the folder differs from "
-        "DIR, "
-        "all other commands need --records_root",
+        help="folder for the manifest and the index (default: DIR). If the records are not below "
+        "this folder, all other commands need --records_root",
     )
     add_options(parser, AdoptOptions)
     return parser

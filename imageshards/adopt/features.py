@@ -79,12 +79,15 @@ class AdoptOptions:
         "label of the first class; 1 if labels count from 1", least=0)] = 0
     class_names: Annotated[tuple[str, ...] | None, Option(
         "class names in the order of their ids: a list with commas, or a text file with one name "
-        "per line (default: the names that TFDS stored, else the texts beside the labels, else the "
-        "numbers)",
+        "per line. In a list, write a comma inside a name as \\,. A label must be one of these "
+        "names or a class id (default: the names that TFDS stored, else the texts beside the ids, "
+        "else the labels in order; for features of 0s and 1s, the names of the features, or "
+        "numbers for a vector)",
         parse=functools.partial(names_or_file, "class_names"), metavar="A,B|FILE")] = None
     splits: Annotated[Sequence[tuple[str, str]], Option(
         "the files of a split: a folder, a file or a glob. Repeat the flag for more splits or more "
-        "files (default: train, validation and test, by the names of folders and files in DIR)",
+        "files (default: the splits of TFDS, else train, validation, test and the like by a word "
+        "in the name of each file, else in the names of its folders below DIR)",
         parse=_split, metavar="NAME=PLACE", flag="split", action="append")] = ()
     label: Annotated[str, Option(
         "labels of each record. auto: one class id or name; from features of 0s and 1s, one class "

@@ -35,6 +35,10 @@ _DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _ENDINGS = "*.tfrec, *.tfrecord, *.tfrecords, *.record or NAME-00000-of-00008"
 
 _GZIP_MAGIC = b"\x1f\x8b"
+_REMEDIES = {
+    "gzip": "gunzip them first",
+    "zlib": "decompress them first, for example with zlib.decompress of Python",
+}
 # Text before the number, number, total, rest of the file name.
 _PART = re.compile(r"(.*)-(\d+)-of-(\d+)([^/]*)$")
 
@@ -169,18 +173,27 @@ def folder_from(output: str, path: str) -> str:
 
 
 def check_plain(paths: Sequence[str]) -> None:
-    """Refuses files that are gzipped as a whole, because readers cannot seek in them."""
+    """Refuses files that are compressed as a whole, because readers cannot seek in them."""
     heads = storage.map_concurrently(lambda p: storage.read_range(p, 0, HEADER_BYTES), paths)
     for path, head in zip(paths, heads, strict=True):
-        # The length of a record, the first bytes of a plain file, may equal gzip's magic number.
-        if head.startswith(_GZIP_MAGIC) and not is_header(head):
+        if form := _compression_of(head):
             raise UserError(
                 argument="DIR",
-                received=f"a dataset whose file {path} is compressed with gzip, so no record is "
+                received=f"a dataset whose file {path} is compressed with {form}, so no record is "
                 "found inside of it",
                 expected="plain files",
-                remedy="gunzip them first",
+                remedy=_REMEDIES[form],
             )
+
+
+def _compression_of(head: bytes) -> str | None:
+    # The length of a record, the first bytes of a plain file, may look like compressed data.
+    if is_header(head):
+        return None
+    if head.startswith(_GZIP_MAGIC):
+        return "gzip"
+    # The first two bytes of zlib's data are a multiple of 31 (RFC 1950).
+    return "zlib" if head[:1] == b"\x78" and int.from_bytes(head[:2]) % 31 == 0 else None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,7 @@ import json
 import re
 import resource
 import shutil
+import zlib
 
 import pytest
 
@@ -379,6 +380,8 @@ def test_another_adopt_replaces_the_dataset_and_removes_its_index(slim):
         (lambda data: data[:60] + data[59:60] + data[61:], "at byte 0: the payload's checksum"),
         (lambda data: data[:-5], "record 2 at byte .*: the file ends inside.*split="),
         (gzip.compress, "00001-of-00002 is compressed with gzip, .*: gunzip them first"),
+        (zlib.compress, "00001-of-00002 is compressed with zlib, .*with zlib.decompress of Py"),
+        (lambda data: zlib.compress(data, 9), "00001-of-00002 is compressed with zlib, "),
         (lambda _: b"a text, no TFRecord", "at byte 0: the checksum of its"),
         (lambda _: frame_record(b"\xff another type"), r"\(at byte 0\) is no tf.train.Exa"),
     ],
