@@ -80,22 +80,14 @@ class LocalBackend(Backend):
         return os.path.isdir(path)
 
     def list_folder(self, folder: str) -> list[Stat]:
-        try:
-            with os.scandir(folder) as entries:
-                return sorted(filter(None, map(_entry, entries)))
-        except _MISSING:
-            return []
+        return sorted(_stats_of(walk(folder, lambda path: False)))
 
     def files_below(self, folder: str, follow_links: bool = False) -> Iterator[Stat]:
         def enters(path: str) -> bool:
             return follow_links or not os.path.islink(path)
 
-        for entry in walk(folder, enters, in_order=True):
-            if entry.error is not None and not isinstance(entry.error, _MISSING):
-                raise entry.error
-            # A FIFO or device is listed, too: the attempt to read it gives a clear error.
-            if entry.status is not None and entry.kind in ("file", "special"):
-                yield _stat(entry.path, entry.status)
+        found = _stats_of(walk(folder, enters, in_order=True))
+        yield from (each for each in found if not each.is_folder)
 
     def files_from(self, prefix: str) -> Iterator[Stat]:
         above, slash, _ = prefix.rpartition("/")
@@ -262,14 +254,16 @@ def _stat(path: str, status: os.stat_result) -> Stat:
     return Stat(path, status.st_size, status.st_mtime_ns)
 
 
-def _entry(entry: os.DirEntry[str]) -> Stat | None:
-    """Describes a folder's entry, following links; None for a dangling link or a deleted entry."""
-    try:
-        if entry.is_dir():
-            return Stat(entry.path, is_folder=True)
-        return _stat(entry.path, entry.stat())
-    except OSError:
-        return None
+def _stats_of(entries: Iterable[Entry]) -> Iterator[Stat]:
+    """Describes files and folders; leaves out broken links and what is missing meanwhile."""
+    for entry in entries:
+        if entry.error is not None and not isinstance(entry.error, _MISSING):
+            raise entry.error
+        if entry.kind == "folder":
+            yield Stat(entry.path, is_folder=True)
+        # A FIFO or device is listed, too: the attempt to read it gives a clear error.
+        elif entry.status is not None:
+            yield _stat(entry.path, entry.status)
 
 
 @contextlib.contextmanager
