@@ -59,7 +59,7 @@ def find_splits(directory: str, given: Sequence[tuple[str, str]]) -> dict[str, l
     for path in itertools.chain(*found.values()):
         # A file and a link to the file hold the same records.
         real = os.path.realpath(path) if storage.is_local(path) else path
-        if (other := seen.setdefault(real, path)) is not path:
+        if other := seen.get(real):
             same = f", which is the file {other}" if other != path else ""
             raise UserError(
                 argument="split" if given else "DIR",
@@ -67,6 +67,7 @@ def find_splits(directory: str, given: Sequence[tuple[str, str]]) -> dict[str, l
                 expected="every file in one split",
                 remedy="name the files by globs, as in " + Arg("split", "train=GLOB"),
             )
+        seen[real] = path
     return found
 
 

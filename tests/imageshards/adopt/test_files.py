@@ -90,6 +90,7 @@ def test_a_link_to_a_folder_above_is_passed_over_and_a_second_link_to_a_file_is_
     (folder / "val").symlink_to("train")
     with refused("DIR", f"{folder}/val/a.tfrec twice", f"the file {folder}/train/a.tfrec"):
         find_splits(str(folder), ())
-    places = [("train", f"{folder}/train"), ("val", f"{folder}/val/a.tfrec")]
-    with refused("split", f"{folder}/val/a.tfrec twice"):
-        find_splits(str(folder), places)
+    file = f"{folder}/train/a.tfrec"
+    for place, other in ((file, file), (f"{folder}/train", f"{folder}/val/a.tfrec")):
+        with refused("split", f"{other} twice"):
+            find_splits(str(folder), [("train", place), ("val", other)])
