@@ -26,16 +26,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from imageshards import storage
-from imageshards.bounds import (
-    MAX_COLUMN_OVERHEAD_BYTES,
-    MAX_LABELS_CELL,
-    MAX_LIST_CELL,
-    MAX_NUMBER_CELL,
-    MAX_RECORD_BYTES,
-    MAX_ROWS_PER_BYTE,
-    MAX_TEXT_CELL,
-)
+from imageshards import bounds, storage
 from imageshards.errors import IndexDamageError, UserError
 from imageshards.example import Values
 from imageshards.manifest import (
@@ -365,16 +356,17 @@ def _most_in(schema: pa.Schema, rows: int, num_bytes: int) -> dict[str, Most]:
     """Returns the bounds of the columns of a file of `num_bytes` for so many rows."""
     import pyarrow as pa
 
-    if rows > num_bytes * MAX_ROWS_PER_BYTE:
+    if rows > num_bytes * bounds.MAX_ROWS_PER_BYTE:
         raise ValueError(f"{num_bytes} bytes cannot hold {rows} rows")
     found = {}
     for field in schema:
-        values, size_bytes = MAX_NUMBER_CELL
-        if pa.types.is_list(field.type):
-            values, size_bytes = MAX_LABELS_CELL if field.name in OF_LABEL else MAX_LIST_CELL
-        elif pa.types.is_string(field.type):
-            values, size_bytes = MAX_TEXT_CELL
-        found[field.name] = Most(rows * values, rows * size_bytes + MAX_COLUMN_OVERHEAD_BYTES)
+        cell = bounds.MAX_NUMBER_CELL
+        if pa.types.is_string(field.type):
+            cell = bounds.MAX_TEXT_CELL
+        elif pa.types.is_list(field.type):
+            cell = bounds.MAX_LABELS_CELL if field.name in OF_LABEL else bounds.MAX_LIST_CELL
+        values, size_bytes = (rows * most for most in cell)
+        found[field.name] = Most(values, size_bytes + bounds.MAX_COLUMN_OVERHEAD_BYTES)
     return found
 
 
@@ -402,7 +394,7 @@ def _rows_problem(table: pa.Table, shard: Shard) -> str:
     # Python adds without overflow. NumPy's sum of forged sizes could wrap around to the right sum.
     if sum(sizes.tolist()) != shard.num_bytes or not (
         FRAME_BYTES <= sizes.min(initial=FRAME_BYTES)
-        and sizes.max(initial=FRAME_BYTES) <= MAX_RECORD_BYTES + FRAME_BYTES
+        and sizes.max(initial=FRAME_BYTES) <= bounds.MAX_RECORD_BYTES + FRAME_BYTES
     ):
         return "has num_bytes that do not match the records"
     places = {

@@ -17,16 +17,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from imageshards import storage
-from imageshards.bounds import (
-    MAX_CLASSES,
-    MAX_CLASSES_OF_SPLITS,
-    MAX_DIMENSIONS,
-    MAX_NAME_BYTES,
-    MAX_RECORD_BYTES,
-    MAX_SHARDS,
-    MAX_SIDE_PX,
-)
+from imageshards import bounds, storage
 from imageshards.errors import UserError
 from imageshards.example import Dtype
 from imageshards.typed import Whole
@@ -110,7 +101,7 @@ Counts = dict[str, Whole]
 def is_plain(name: str) -> bool:
     """Returns whether a name leads to a file in its folder and nowhere else."""
     is_one = re.fullmatch(r"[^./\\][^/\\]*", name) is not None and name.isprintable()
-    return is_one and len(name.encode()) <= MAX_NAME_BYTES
+    return is_one and len(name.encode()) <= bounds.MAX_NAME_BYTES
 
 
 class File(Struct, frozen=True):
@@ -177,8 +168,8 @@ class Split(Struct, frozen=True):
     shards: list[Shard]
 
     def __post_init__(self) -> None:
-        if len(self.shards) > MAX_SHARDS:
-            raise ValueError(f"shards has {len(self.shards)} items; expected up to {MAX_SHARDS}")
+        if len(self.shards) > bounds.MAX_SHARDS:
+            raise ValueError(f"it has {len(self.shards)} shards, more than {bounds.MAX_SHARDS}")
 
 
 class FeatureSpec(Struct, frozen=True):
@@ -194,7 +185,7 @@ class FeatureSpec(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         shape = self.shape or ()
-        if len(shape) > MAX_DIMENSIONS or math.prod(shape) > MAX_RECORD_BYTES:
+        if len(shape) > bounds.MAX_DIMENSIONS or math.prod(shape) > bounds.MAX_RECORD_BYTES:
             raise ValueError("shape is too large; expected a shape that fits into a record")
 
     @property
@@ -232,7 +223,8 @@ class Image(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         sides = (self.size,) * 2 if isinstance(self.size, int) else self.size
-        if sides and not (len(sides) == 2 and all(1 <= side <= MAX_SIDE_PX for side in sides)):
+        allowed = range(1, bounds.MAX_SIDE_PX + 1)
+        if sides and not (len(sides) == 2 and all(side in allowed for side in sides)):
             raise ValueError(f"size is {self.size}; expected one side or two, in pixels")
 
 
@@ -341,7 +333,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if len({*self.classes}) < len(self.classes):
             raise ValueError("classes names a class twice; expected each class once")
-        most = min(MAX_CLASSES, MAX_CLASSES_OF_SPLITS // max(1, len(self.splits)))
+        most = min(bounds.MAX_CLASSES, bounds.MAX_CLASSES_OF_SPLITS // max(1, len(self.splits)))
         if len(self.classes) > most:
             raise ValueError(f"classes has {len(self.classes)} items; expected up to {most}")
         names: set[str] = set()

@@ -213,10 +213,11 @@ def read_up_to(stream: IO[bytes], num_bytes: int) -> bytes:
     Python takes memory for all bytes that a call of `read` asks for, and a number in a file may ask
     for any. A remote stream may return fewer bytes than a call asks for, even before its end.
     """
-    data = stream.read(min(num_bytes, RANGE_BYTES))
-    while len(data) < num_bytes and (more := stream.read(min(num_bytes - len(data), RANGE_BYTES))):
-        data += more
-    return data
+    pieces = []
+    while num_bytes > 0 and (piece := stream.read(min(num_bytes, RANGE_BYTES))):
+        pieces.append(piece)
+        num_bytes -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def unfinished_path(path: str) -> str:

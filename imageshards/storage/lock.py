@@ -27,6 +27,7 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import msgspec
 
+from imageshards.bounds import MAX_LINE_BYTES
 from imageshards.errors import LeaseLostError, OutputError, UserError
 from imageshards.storage import files
 from imageshards.storage.base import WRITE_GUARDS
@@ -165,7 +166,7 @@ class FileLock(OutputLock):
         # A forked child that outlives this process must not keep the lock.
         os.register_at_fork(after_in_child=self._close)
         self._file.seek(0)
-        _forget(_parse_holder(self._file.read()))
+        _forget(_parse_holder(self._file.read(MAX_LINE_BYTES)))
         self._file.truncate(0)
         self._file.write(msgspec.json.encode(self._holder))
 
@@ -234,7 +235,7 @@ class FileLock(OutputLock):
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             self._file.seek(0)
-            holder = _parse_holder(self._file.read())
+            holder = _parse_holder(self._file.read(MAX_LINE_BYTES))
             if not _has_ended(holder):
                 raise UserError(
                     argument="output",
@@ -315,7 +316,7 @@ class Lease(OutputLock):
         if found is None:
             return None
         try:
-            return (*found, _parse_holder(self._store.read(self.path)))
+            return (*found, _parse_holder(self._store.read(self.path, MAX_LINE_BYTES)))
         except FileNotFoundError:
             return None
 
@@ -472,7 +473,7 @@ def _open_no_link(path: str, flags: int) -> int:
 def _holder_in(path: str) -> _Holder | None:
     try:
         with open(path, "rb") as file:
-            return _parse_holder(file.read())
+            return _parse_holder(file.read(MAX_LINE_BYTES))
     except FileNotFoundError:
         return None
 
