@@ -369,7 +369,8 @@ def files_below(folder: str, follow_links: bool = False) -> Iterator[Stat]:
 
     Only with `follow_links` may a file be outside of the folder, behind a link to another folder.
     """
-    yield from backend(folder).files_below(folder, follow_links)
+    here = backend(folder)
+    yield from here.files_below(folder, True) if follow_links else here.files_below(folder)
 
 
 def files_from(prefix: str) -> Iterator[Stat]:
