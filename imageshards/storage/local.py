@@ -135,8 +135,8 @@ class LocalBackend(Backend):
 
 def _move_new(source: str, target: str) -> bool:
     """Moves a file unless the target exists; False if it does, or if another process moves one."""
-    # Only one process at a time can make this file. `delete_unfinished` removes that of a killed
-    # process.
+    # Only one process at a time can make this file. `delete_unfinished` removes the file of a
+    # killed process.
     claim = f"{target}.tmp-00000000"
     try:
         os.close(os.open(claim, os.O_CREAT | os.O_EXCL))
