@@ -12,6 +12,7 @@ from beam_pipeline import option_texts
 from beam_pipeline.option_texts import ColumnSpec as ColumnSpec
 from beam_pipeline.option_texts import invalid
 from imageshards import storage
+from imageshards.bounds import MAX_SHARDS
 from imageshards.commands.command_line import names_or_file
 from imageshards.commands.options import Option, check_options
 from imageshards.errors import Arg
@@ -36,9 +37,6 @@ LABELS = (ONE, NONE, SEVERAL)
 # How a table gives boxes: as sides from 0 to 1, as sides in pixels, or as a corner and a size in
 # pixels.
 RELATIVE, PIXELS, XYWH = "relative", "pixels", "xywh"
-
-# The name of a shard has five digits for its number.
-MAX_SHARDS = 99_999
 
 
 def is_split_name(name: str) -> bool:

@@ -10,6 +10,8 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar
 
+from imageshards.text import visible
+
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
@@ -140,7 +142,7 @@ class UserError(Exception):
             text = text + "; expected " + self.expected
         if self.remedy:
             text = text + (": " if self.expected else "; ") + self.remedy
-        sentence = text.render(self._renamed)
+        sentence = visible(text.render(self._renamed)).replace("\n", "\\n")
         # A sentence that is given as a whole ends with its own full stop.
         has_end = not (self.argument or self.expected or self.remedy) or sentence[-1:] in ".!?"
         return sentence if has_end else f"{sentence}."
@@ -213,10 +215,10 @@ class IndexDamageError(UserError):
     """An index of a shard that is missing or differs from its entry in the manifest.
 
     Attributes:
-        problem: The damage, as the end of a sentence.
+        damage: The damage, as the end of a sentence.
     """
 
-    problem = ""
+    damage = ""
 
 
 class ImageError(Exception):

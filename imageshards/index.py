@@ -26,10 +26,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from imageshards import storage
+from imageshards import bounds, storage
 from imageshards.errors import IndexDamageError, UserError
 from imageshards.example import Values
 from imageshards.manifest import (
+    BUILD_AGAIN,
     CLASS_FEATURE,
     FILENAME_FEATURE,
     FRAME_BYTES,
@@ -48,6 +49,7 @@ from imageshards.manifest import (
     find_split,
     record_features,
 )
+from imageshards.parquet import Most, read_columns
 from imageshards.text import counted
 
 if TYPE_CHECKING:
@@ -294,7 +296,8 @@ def read_index(
         schema = pa.schema([schema.field(name) for name in columns])
     wanted = [shard for name, shard in manifest.shards() if split in (None, name)]
     tables = storage.map_concurrently(
-        lambda shard: read_shard_index(directory, shard, schema, argument), wanted
+        lambda shard: read_shard_index(directory, shard, schema, argument, manifest.make_again),
+        wanted,
     )
     return pa.concat_tables([schema.empty_table(), *tables])
 
@@ -304,6 +307,7 @@ def read_shard_index(
     shard: Shard,
     schema: pa.Schema | None = None,
     argument: str = "directory",
+    make_again: str = BUILD_AGAIN,
 ) -> pa.Table:
     """Reads and checks the columns of `schema`, or all columns, of the index of one shard.
 
@@ -317,7 +321,8 @@ def read_shard_index(
     path = storage.join(directory, entry.file)
     problem = ""
     try:
-        data = storage.read(path)
+        # The byte behind the expected ones shows a larger file.
+        data = storage.read(path, entry.num_bytes + 1)
         if len(data) != entry.num_bytes or hashlib.sha256(data).hexdigest() != entry.sha256:
             problem = "is not the file that manifest.json names: its bytes differ"
         else:
@@ -325,10 +330,10 @@ def read_shard_index(
             schema = file.schema_arrow if schema is None else schema
             # The check of the rows needs the sizes, even if the caller does not.
             whole = pa.unify_schemas([schema, pa.schema([("num_bytes", pa.int64())])])
-            # The threads of the callers already read several shards at the same time.
-            table = file.read(whole.names, use_threads=False)
-            table = table.select(whole.names).cast(whole)
-            problem = _rows_problem(table, shard)
+            problem = _number_problem(file.metadata.num_rows, shard)
+            if not problem:
+                table = read_columns(data, whole, _most_in(whole, shard.num_records, len(data)))
+                problem = _number_problem(len(table), shard) or _rows_problem(table, shard)
             if not problem:
                 return table.select(schema.names)
     except FileNotFoundError:
@@ -341,11 +346,34 @@ def read_shard_index(
         argument=argument,
         received=f"{directory!r}, whose {entry.file} {problem}",
         expected="the file as it was written",
-        remedy="copy it again, or write it again by imageshards build --overwrite (imageshards "
-        "adopt for adopted TFRecords)",
+        remedy=f"copy it again, or {make_again}",
     )
-    error.problem = problem
+    error.damage = problem
     raise error
+
+
+def _most_in(schema: pa.Schema, rows: int, num_bytes: int) -> dict[str, Most]:
+    """Returns the bounds of the columns of a file of `num_bytes` for so many rows."""
+    import pyarrow as pa
+
+    if rows > num_bytes * bounds.MAX_ROWS_PER_BYTE:
+        raise ValueError(f"{num_bytes} bytes cannot hold {rows} rows")
+    found = {}
+    for field in schema:
+        cell = bounds.MAX_NUMBER_CELL
+        if pa.types.is_string(field.type):
+            cell = bounds.MAX_TEXT_CELL
+        elif pa.types.is_list(field.type):
+            cell = bounds.MAX_LABELS_CELL if field.name in OF_LABEL else bounds.MAX_LIST_CELL
+        values, size_bytes = (rows * most for most in cell)
+        found[field.name] = Most(values, size_bytes + bounds.MAX_COLUMN_OVERHEAD_BYTES)
+    return found
+
+
+def _number_problem(rows: int, shard: Shard) -> str:
+    if rows == shard.num_records:
+        return ""
+    return f"has {counted(rows, 'row')}; the manifest says {counted(shard.num_records, 'record')}"
 
 
 def _rows_problem(table: pa.Table, shard: Shard) -> str:
@@ -357,15 +385,17 @@ def _rows_problem(table: pa.Table, shard: Shard) -> str:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if table.num_rows != shard.num_records:
-        said = counted(shard.num_records, "record")
-        return f"has {counted(table.num_rows, 'row')}; the manifest says {said}"
     for name in table.column_names:
-        if name in COLUMNS and name not in _UNKNOWN and table[name].null_count:
+        column = table[name]
+        lists = pc.list_flatten(column).null_count if pa.types.is_list(column.type) else 0
+        if name in COLUMNS and name not in _UNKNOWN and column.null_count + lists:
             return f"does not say the {name} of each record"
     sizes = table["num_bytes"].to_numpy()
     # Python adds without overflow. NumPy's sum of forged sizes could wrap around to the right sum.
-    if sum(sizes.tolist()) != shard.num_bytes or sizes.min(initial=FRAME_BYTES) < FRAME_BYTES:
+    if sum(sizes.tolist()) != shard.num_bytes or not (
+        FRAME_BYTES <= sizes.min(initial=FRAME_BYTES)
+        and sizes.max(initial=FRAME_BYTES) <= bounds.MAX_RECORD_BYTES + FRAME_BYTES
+    ):
         return "has num_bytes that do not match the records"
     places = {
         "shard": shard.name,

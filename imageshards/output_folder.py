@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 from imageshards import storage
@@ -38,6 +39,29 @@ def foreign_files_error(argument: str, folder: str, foreign: list[str], ours: st
         expected="a new or empty folder",
         remedy=f"choose one, for example {folder.rstrip('/')}/new",
     )
+
+
+def check_no_links(argument: str, directory: str, *names: str, inside: bool = False) -> None:
+    """Checks that no folder of a dataset is a link, behind which a command would write or delete.
+
+    With `inside`, no folder in one of the folders may be a link, either.
+
+    Raises:
+        UserError: A folder is a link; the dataset may come from a stranger.
+    """
+    for name in names if storage.is_local(directory) else ():
+        path = storage.join(directory, name)
+        links = [path] if os.path.islink(path) else []
+        if inside and not links:
+            found = storage.walk(path, lambda below: not os.path.islink(below))
+            links = [entry.path for entry in found if entry.kind == "folder"]
+        for link in links:
+            raise UserError(
+                argument=argument,
+                received=f"{directory!r}, where {link!r} is a link to {os.path.realpath(link)!r}",
+                expected="a folder of the dataset itself",
+                remedy="delete the link",
+            )
 
 
 def check_page_folder(argument: str, folder: str, page: str, *beside: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TextIO, TypeVar
 from tqdm import tqdm
 
 from imageshards.streams import LastingStream
-from imageshards.text import LINE_CHARACTERS, counted, shortened
+from imageshards.text import LINE_CHARACTERS, counted, shortened, visible
 
 _T = TypeVar("_T")
 
@@ -54,6 +54,7 @@ class ProgressLine:
 
     def say(self, sentence: str) -> None:
         """Prints a line that stays."""
+        sentence = visible(sentence)
         if self._bar is not None:
             self._bar.write(sentence, self._out)
         else:

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
+from imageshards.text import visible
+
 
 class LastingStream:
     """A stream that drops all text after its first error, for example on a full disk.
@@ -16,19 +18,23 @@ class LastingStream:
     Args:
         stream: The stream that receives the text.
         raises: Whether to raise the first error.
+        escapes: Whether to make control characters `visible`.
 
     Attributes:
         error: The first error; None without an error so far.
     """
 
-    def __init__(self, stream: TextIO, raises: bool = False):
+    def __init__(self, stream: TextIO, raises: bool = False, escapes: bool = False):
         self._stream = stream
         self._raises = raises
+        self._escapes = escapes
         self.error: Exception | None = None
 
     def write(self, text: str) -> int:
         """Writes a text."""
-        self._attempt(self._stream.write, text)
+        # Bars of progress begin with a carriage return.
+        shown = "\r".join(map(visible, text.split("\r"))) if self._escapes else text
+        self._attempt(self._stream.write, shown)
         return len(text)
 
     def flush(self) -> None:
@@ -77,8 +83,8 @@ def lasting_streams(raises: bool = False) -> Iterator[LastingStream]:
             if isinstance(stream, io.TextIOWrapper):
                 # File names may hold characters that the encoding lacks.
                 stream.reconfigure(errors="backslashreplace")
-    out: Any = LastingStream(sys.stdout, raises)
-    err: Any = LastingStream(sys.stderr)
+    out: Any = LastingStream(sys.stdout, raises, escapes=True)
+    err: Any = LastingStream(sys.stderr, escapes=True)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             yield out

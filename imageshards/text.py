@@ -35,6 +35,18 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+# Characters that move the cursor, change the order of letters, or start a command of a terminal.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def visible(text: str) -> str:
+    """Returns a text with JSON's escapes for control characters, but tabs and ends of lines.
+
+    A stranger's name could otherwise command the terminal that prints the name.
+    """
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def key_of(name: str) -> str:
     """Returns the key of a file or folder name: `printable`, but different for different names."""
     # A doubled backslash cannot be mistaken for the backslash of an escape.

@@ -17,6 +17,7 @@ from typing import IO, NamedTuple
 import google_crc32c
 
 from imageshards import storage
+from imageshards.bounds import MAX_RECORD_BYTES
 
 # `x.tfrecord`, `x.tfrec.gz`, `x.tfrecord-00000-of-00008`, `train-00000-of-01024`.
 FILE_NAME = re.compile(
@@ -24,11 +25,6 @@ FILE_NAME = re.compile(
 )
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
-# A protobuf message ends at 2 GiB, so no length above it was written on purpose.
-MAX_RECORD_BYTES = 2**31 - 1
-
-# A damaged length may ask for 2 GiB, so no single read asks for more than this.
-_MAX_READ_BYTES = 16 << 20
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 _HEADER = struct.Struct("<QI")
@@ -118,7 +114,7 @@ def scan_records(
     `path` names the file in errors. A record that would exceed `size_bytes` is not read.
     """
     number, offset = 0, 0
-    while offset != size_bytes and (header := _read(stream, HEADER_BYTES)):
+    while offset != size_bytes and (header := storage.read_up_to(stream, HEADER_BYTES)):
         problem, body, length = "", b"", 0
         if len(header) < HEADER_BYTES:
             problem = f"the file ends inside the header ({len(header)} of {HEADER_BYTES} bytes)"
@@ -130,7 +126,7 @@ def scan_records(
             needed = length + FOOTER_BYTES
             left = needed if size_bytes is None else size_bytes - offset - HEADER_BYTES
             if left >= needed:
-                body = _read(stream, needed)
+                body = storage.read_up_to(stream, needed)
                 left = len(body)
             if left < needed:
                 problem = f"the file ends inside the record ({left} of {needed} bytes)"
@@ -198,14 +194,6 @@ def frame_record(payload: bytes) -> bytes:
 def is_header(head: bytes) -> bool:
     """Returns whether 12 bytes are the header of a record: a length with its checksum."""
     return len(head) == HEADER_BYTES and _masked_crc32c(head[:8]) == _HEADER.unpack(head)[1]
-
-
-def _read(stream: IO[bytes], count: int) -> bytes:
-    # A remote stream may return fewer bytes per call than asked for, even before its end.
-    data = stream.read(min(count, _MAX_READ_BYTES))
-    while len(data) < count and (more := stream.read(min(count - len(data), _MAX_READ_BYTES))):
-        data += more
-    return data
 
 
 def _masked_crc32c(data: bytes) -> int:

@@ -22,6 +22,8 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from imageshards.bounds import MAX_JSON_BYTES, MAX_JSON_DEPTH
+
 _T = TypeVar("_T")
 
 _LOCK = threading.Lock()
@@ -39,6 +41,24 @@ def decode(data: bytes | str, kind: type[_T]) -> _T:
     """
     said = data.encode() if isinstance(data, str) else data.removeprefix(codecs.BOM_UTF8)
     return _checked(lambda: _decoder_of(kind).decode(said))
+
+
+def decode_object(data: bytes) -> dict[str, Any]:
+    """Returns a JSON object with any content.
+
+    Raises:
+        ValueError: The text is too long, is not a JSON object, or has too many levels.
+    """
+    if len(data) > MAX_JSON_BYTES:
+        raise ValueError(f"it has more than {MAX_JSON_BYTES} bytes")
+    found = decode(data, dict[str, Any])
+    level: list[Any] = [found]
+    for _ in range(MAX_JSON_DEPTH):
+        inner = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [each for one in inner for each in one if isinstance(each, dict | list)]
+    if level:
+        raise ValueError("it is nested too deeply")
+    return found
 
 
 def convert(value: Any, kind: type[_T]) -> _T:

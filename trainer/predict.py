@@ -215,11 +215,12 @@ def _pictures_in(path: str) -> list[str] | None:
         if not storage.is_folder(path):
             return None
         prefix = len(path.rstrip("/")) + 1
-        files = _local_files(path, prefix) if storage.is_local(path) else storage.files_below(path)
+        stored = (file.path for file in storage.files_below(path))
+        files = _local_files(path, prefix) if storage.is_local(path) else stored
         return sorted(
-            file.path
+            file
             for file in files
-            if file.path.lower().endswith(EXTENSIONS) and not passed_over(file.path[prefix:])
+            if file.lower().endswith(EXTENSIONS) and not passed_over(file[prefix:])
         )
     except OSError as e:
         raise UserError(
@@ -229,20 +230,19 @@ def _pictures_in(path: str) -> list[str] | None:
         ) from e
 
 
-def _local_files(folder: str, prefix: int) -> Iterator[storage.Stat]:
-    """Yields the files below a local folder, except for files that `passed_over` names."""
-    for entry in storage.list_folder(folder):
-        if not entry.is_folder:
-            yield entry
-        elif not passed_over(entry.path[prefix:]):
+def _local_files(folder: str, prefix: int) -> Iterator[str]:
+    """Yields the files below a local folder, except for folders that `passed_over` names."""
+    for entry in storage.walk(folder, lambda path: not passed_over(path[prefix:])):
+        if entry.status is not None:
+            yield entry.path
+        elif entry.error is not None:
             # One unreadable folder should not cost the pictures of the rest.
-            try:
-                yield from _local_files(entry.path, prefix)
-            except PermissionError:
-                print(
-                    f"{PROGRAM}: the folder {entry.path!r} may not be listed by this user, and "
-                    "its pictures are left out; fix its permissions.", file=sys.stderr,
-                )  # fmt: skip
+            if entry.path == folder or not isinstance(entry.error, PermissionError):
+                raise entry.error
+            print(
+                f"{PROGRAM}: the folder {entry.path!r} may not be listed by this user, and "
+                "its pictures are left out; fix its permissions.", file=sys.stderr,
+            )  # fmt: skip
 
 
 def top(shares: Sequence[float], card: ModelCard, count: int) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ import msgspec
 from beam_pipeline.columns.export import exported_classes, exported_features
 from beam_pipeline.commit.descriptions import croissant_text, tfds_files
 from beam_pipeline.commit.finalize import FinalizeTask, FinalShard, backup_shards, plan_finalize
-from beam_pipeline.commit.staging import DATASET_FOLDERS, mark_committed, set_aside
+from beam_pipeline.commit.staging import mark_committed, set_aside
 from beam_pipeline.commit.warnings import counts_and_names, of_copies, warnings_of
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import ShardOptions
@@ -32,7 +32,9 @@ from imageshards import storage
 from imageshards.deduplication.search import count_copies
 from imageshards.errors import UserError
 from imageshards.manifest import (
+    COMPANION_NAMES,
     CROISSANT_NAME,
+    DATASET_FOLDERS,
     FORMAT_VERSION,
     INDEX_NAME,
     NONE,
@@ -48,9 +50,9 @@ from imageshards.manifest import (
     Reject,
     Source,
     Split,
+    fingerprint_of,
     publish_manifest,
     record_features,
-    without_index,
 )
 from imageshards.progress import note_activity
 from imageshards.reporting.sections import class_counts
@@ -320,21 +322,9 @@ def manifest_of(
     warnings = warnings_of(class_counts(manifest), counts, tuple(spec.write.plan.splits), names)
     return msgspec.structs.replace(
         manifest,
-        fingerprint=_fingerprint_of(manifest, spec.versions),
+        fingerprint=fingerprint_of(manifest),
         warnings=printable_in([*spec.warnings, *warnings, *remedies(summary.rejects)]),
     )
-
-
-def _fingerprint_of(manifest: Manifest, versions: Mapping[str, str]) -> str:
-    """Returns a hash of the shards and of the entries that describe them."""
-    # Paths of inputs, options and warnings may differ for the same shards.
-    names = (
-        "format_version", "classes", "features", "image", "listed", "rejects", "skipped", "source",
-    )  # fmt: skip
-    whole = manifest.to_builtins()
-    hashed = {name: whole[name] for name in names}
-    hashed |= {"splits": without_index(manifest.splits), "versions": versions}
-    return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
 
 
 def write_companions(
@@ -360,7 +350,7 @@ def write_companions(
     kept = {name for _, shard in manifest.shards() for name in (shard.file, shard.index.file)}
     # With a store each of these is a request, so they are sent at the same time.
     run_concurrently(
-        lambda: _remove_others(output, kept.union(beside)),
+        lambda: _remove_others(output, kept.union(beside, files)),
         *(functools.partial(storage.write, storage.join(output, n), t) for n, t in files.items()),
     )
     if storage.is_local(output):
@@ -372,7 +362,7 @@ def write_companions(
 
 
 def _remove_others(output: str, kept: set[str]) -> None:
-    """Deletes the files of an earlier dataset: shards, and files in the folders of a dataset."""
+    """Deletes everything else that an earlier dataset may have consisted of."""
     left = []
     for entry in storage.list_folder(output):
         if entry.is_folder and entry.name in DATASET_FOLDERS:
@@ -384,7 +374,7 @@ def _remove_others(output: str, kept: set[str]) -> None:
                 # A link to a folder cannot be deleted, and stays.
                 with contextlib.suppress(OSError):
                     storage.delete_folder(entry.path)
-        elif SHARD_NAME.fullmatch(entry.name):
+        elif SHARD_NAME.fullmatch(entry.name) or entry.name in COMPANION_NAMES:
             left.append(entry.path)
     paths = {storage.join(output, name) for name in kept}
     storage.delete(path for path in left if path not in paths)

@@ -21,8 +21,11 @@ from imageshards.manifest import (
     LABEL_FEATURE,
     NONE,
     SEVERAL,
+    TFDS_FEATURES_NAME,
+    TFDS_INFO_NAME,
     FeatureSpec,
     Manifest,
+    tfds_labels_name,
     to_json,
 )
 from imageshards.text import counted
@@ -140,8 +143,6 @@ def _field(path: str, data_type: str) -> dict[str, Any]:
     return {"@type": "cr:Field", "@id": path, "name": name, "dataType": data_type}
 
 
-FEATURES_NAME, INFO_NAME = "features.json", "dataset_info.json"
-
 _FEATURES = "tensorflow_datasets.core.features."
 _IMAGE = "image/encoded"
 # Modes in which every picture has the same size, unless `only_shrink` leaves small pictures alone.
@@ -178,11 +179,11 @@ def tfds_files(manifest: Manifest) -> dict[str, str]:
         **({"supervisedKeys": supervised} if label else {}),
         "version": "1.0.0",
     }
-    files = {FEATURES_NAME: to_json(described), INFO_NAME: to_json(info)}
+    files = {TFDS_FEATURES_NAME: to_json(described), TFDS_INFO_NAME: to_json(info)}
     # TFDS strips each line and refuses a dataset with equal names; then no names are written.
     stripped = {name.strip() for name in names} - {""}
     if label and len(stripped) == len(names):
-        files[f"{label.replace('/', '.')}.labels.txt"] = "".join(f"{name}\n" for name in names)
+        files[tfds_labels_name(label)] = "".join(f"{name}\n" for name in names)
     return files
 
 

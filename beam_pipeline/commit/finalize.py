@@ -238,7 +238,7 @@ def _rows_of(
     try:
         table = read_shard_index(places.staging, shard.entry(places.file_of(shard.name)))
     except IndexDamageError as e:
-        raise _damaged(places.index_path(shard.name), f"it {e.problem}") from e
+        raise _damaged(places.index_path(shard.name), f"it {e.damage}") from e
     seen = collections.Counter[str]()
     is_wanted = []
     for label in _labels_in(table):

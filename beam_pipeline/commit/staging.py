@@ -19,25 +19,21 @@ from beam_pipeline.shards.places import JOB_NAME, JobNotes
 from imageshards import storage
 from imageshards.errors import Arg, DamagedManifestError, UserError
 from imageshards.manifest import (
+    COMPANION_NAMES,
+    DATASET_FOLDERS,
     INDEX_NAME,
     LOCK_NAME,
     MANIFEST_NAME,
-    QUARANTINE_NAME,
     REPLACED_NAME,
     REPORT_NAME,
-    TRANSFORM_NAME,
     Manifest,
     load_manifest,
 )
-from imageshards.output_folder import foreign_files, foreign_files_error
+from imageshards.output_folder import check_no_links, foreign_files, foreign_files_error
 from imageshards.typed import Whole, decode
 
 # The commit writes this file just before manifest.json.
 COMMITTED_NAME = "committed.json"
-# Folders of a dataset beside its shards.
-DATASET_FOLDERS = (INDEX_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
-# Names of the files for TFDS and Croissant that a build writes beside the shards end like this.
-_COMPANION_SUFFIXES = (".json", ".labels.txt")
 
 _T = TypeVar("_T")
 
@@ -113,6 +109,7 @@ def check_output(state: OutputState, overwrite: bool, digest: str = "") -> bool:
 
     Returns True if an earlier run of this build was killed after it had committed the dataset.
     """
+    check_no_links("output", state.output, *DATASET_FOLDERS, inside=True)
     if state.foreign:
         ours = "finished or unfinished build"
         raise foreign_files_error("output", state.output, list(state.foreign), ours)
@@ -169,7 +166,7 @@ def _link_dataset(output: str, folder: str, manifest: Manifest) -> None:
         if entry.is_folder and entry.name in folders:
             below = storage.files_below(entry.path)
             names += [file.path[len(entry.path) - len(entry.name) :] for file in below]
-        elif entry.name in shards or entry.name.endswith(_COMPANION_SUFFIXES):
+        elif entry.name in {*shards, *COMPANION_NAMES}:
             names.append(entry.name)
 
     def put(name: str) -> None:
@@ -179,7 +176,7 @@ def _link_dataset(output: str, folder: str, manifest: Manifest) -> None:
         if not storage.exists(storage.join(folder, name)):
             by(storage.join(output, name), storage.join(folder, name))
 
-    list(storage.map_concurrently(put, [name for name in names if name != MANIFEST_NAME]))
+    list(storage.map_concurrently(put, names))
     put(MANIFEST_NAME)  # comes last, as it makes the copy a complete dataset
 
 
@@ -197,6 +194,7 @@ def prepare_staging(state: OutputState, digest: str = "") -> str:
             lambda: storage.list_folder(staging),
             lambda: storage.write(storage.join(staging, JOB_NAME), msgspec.json.encode(notes)),
         )
+        check_no_links("output", staging, *(entry.name for entry in entries if entry.is_folder))
         for entry in entries:
             # A killed commit may have set a dataset aside, which is kept until another is there.
             kept = {SPOOL_NAME, INDEX_NAME, *([REPLACED_NAME] if state.manifest is None else [])}
@@ -204,8 +202,8 @@ def prepare_staging(state: OutputState, digest: str = "") -> str:
                 storage.delete_folder(entry.path)
         storage.delete(e.path for e in entries if e.name == COMMITTED_NAME)
         storage.delete_unfinished(staging, "*")
-        shards_and_companions = ("*.tfrecord", *(f"*{suffix}" for suffix in _COMPANION_SUFFIXES))
-        storage.delete_unfinished(state.output, *shards_and_companions, *DATASET_FOLDERS)
+        files = ("*.tfrecord", MANIFEST_NAME, *COMPANION_NAMES)
+        storage.delete_unfinished(state.output, *files, *DATASET_FOLDERS)
     except OSError as e:
         raise output_error(state.output, e) from e
     return job

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import pathlib
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,6 +30,10 @@ Found = tuple[str, "int | Skipped", int]
 
 EXCLUDED_BY_GLOB = "excluded_by_glob"
 UNREADABLE_FOLDER = "unreadable_folder"
+# Kind of an entry that is no file → the reason why it is passed over.
+_NOT_FILES = {
+    "folder": "directory", "loop": "link_to_a_folder_above", "special": "special_file",
+}  # fmt: skip
 # A manifest begins with its version.
 _HEAD_BYTES = 1024
 
@@ -142,7 +145,10 @@ def files_outside_folders(path: str, passes_over: PathFilter) -> Iterator[Skippe
 def folder_entries(path: str) -> Iterator[tuple[str, str, bool]]:
     if storage.is_local(path):
         # `storage.list_folder` would pass over broken links, which are counted as well.
-        yield from ((entry.name, entry.path, _is_dir(entry)) for entry in _scan(path))
+        for entry in storage.walk(path, enters=lambda folder: False):
+            if entry.error is not None:
+                raise entry.error
+            yield storage.name_of(entry.path), entry.path, entry.kind == "folder"
         return
     entries = storage.list_folder(path)
     if not entries:
@@ -166,7 +172,7 @@ def none_readable(folders: Iterable[str]) -> bool:
     for folder in folders:
         with contextlib.suppress(PermissionError):
             if storage.is_local(folder):
-                next(_scan(folder), None)
+                next(folder_entries(folder), None)
             return False
     return True
 
@@ -174,7 +180,7 @@ def none_readable(folders: Iterable[str]) -> bool:
 def files_below(path: str, passes_over: PathFilter) -> Iterator[Found]:
     """Yields every file below a folder; raises `UserError` if the folder cannot be listed."""
     if storage.is_local(path):
-        return _enter(path, _Walk(passes_over), _folders_above(path))
+        return _files(path, _Walk(passes_over))
     return _objects(path, storage.files_below(path), _Walk(passes_over))
 
 
@@ -204,7 +210,7 @@ def files_matching(pattern: str, passes_over: PathFilter) -> Iterator[Found]:
     )
     if storage.is_local(pattern):
         # Beam's own listing does not follow links to folders, and drops broken links silently.
-        return _enter(root, walk, _folders_above(root))
+        return _files(root, walk)
     # A store lists only names with this prefix.
     return _objects(pattern, storage.files_from(layout.literal_prefix(pattern)), walk)
 
@@ -225,59 +231,22 @@ def _objects(path: str, found: Iterator[storage.Stat], walk: _Walk) -> Iterator[
         _unreadable(path, e, walk.passes_over)
 
 
-def _folders_above(path: str) -> frozenset[str]:
-    real = pathlib.Path(os.path.realpath(path))
-    return frozenset(map(str, (real, *real.parents)))
+def _files(path: str, walk: _Walk) -> Iterator[Found]:
+    """Yields the files below a local folder, and each folder that is not listed."""
+    for entry in storage.walk(path, lambda p: walk.enters(p) and not walk.passes_over(p)):
+        may_enter = entry.kind in ("folder", "loop") and walk.enters(entry.path)
+        if entry.error is not None:
+            yield entry.path, _unreadable(entry.path, entry.error, walk.passes_over), 0
+        elif may_enter or walk.takes(entry.path):
+            yield entry.path, walk.passes_over(entry.path) or _size_of(entry), _mtime_ns_of(entry)
 
 
-def _enter(path: str, walk: _Walk, above: frozenset[str]) -> Iterator[Found]:
-    """Yields the files below a folder, or the folder itself if this user may not list it."""
-    try:
-        yield from _walk(path, walk, above)
-    except OSError as e:
-        yield path, _unreadable(path, e, walk.passes_over), 0
-
-
-def _walk(path: str, walk: _Walk, above: frozenset[str]) -> Iterator[Found]:
-    """Yields the files below a folder; links to any of the folders `above` are passed over."""
-    for entry in _scan(path):
-        is_folder = _is_dir(entry)
-        enters = is_folder and walk.enters(entry.path)
-        if not enters and not walk.takes(entry.path):
-            continue
-        if skipped := walk.passes_over(entry.path):
-            yield entry.path, skipped, 0
-        elif not is_folder:
-            yield _file(entry)
-        elif not enters:
-            yield entry.path, Skipped("directory"), 0
-        # A link to a folder above itself would be listed for ever.
-        elif (here := os.path.realpath(entry.path)) in above:
-            yield entry.path, Skipped("link_to_a_folder_above"), 0
-        else:
-            yield from _enter(entry.path, walk, above | {here})
-
-
-def _file(entry: os.DirEntry[str]) -> Found:
-    try:
-        if entry.is_file():
-            status = entry.stat()
-            return entry.path, status.st_size, status.st_mtime_ns
+def _size_of(entry: storage.Entry) -> int | Skipped:
+    if entry.kind == "file" and entry.status is not None:
+        return entry.status.st_size
     # A deleted file or broken link is listed with size -1, and quarantined when it is read.
-    except OSError:
-        return entry.path, -1, 0
-    if entry.is_symlink() and not os.path.exists(entry.path):
-        return entry.path, -1, 0
-    return entry.path, Skipped("special_file"), 0
+    return -1 if entry.kind == "missing" else Skipped(_NOT_FILES[entry.kind])
 
 
-def _is_dir(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to itself
-        return False
-
-
-def _scan(path: str) -> Iterator[os.DirEntry[str]]:
-    with os.scandir(path) as entries:
-        yield from entries
+def _mtime_ns_of(entry: storage.Entry) -> int:
+    return entry.status.st_mtime_ns if entry.status is not None else 0

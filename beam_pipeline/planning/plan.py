@@ -17,8 +17,9 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 
 from beam_pipeline.option_texts import invalid
-from beam_pipeline.options import MAX_SHARDS, PlanOptions, is_split_name
+from beam_pipeline.options import PlanOptions, is_split_name
 from beam_pipeline.planning.refs import SPLIT, ClassOrder, KeyHasher
+from imageshards.bounds import MAX_CLASSES, MAX_SHARDS
 from imageshards.errors import Arg, UserError, install_advice
 from imageshards.manifest import NONE, ONE, SEVERAL
 from imageshards.text import counted
@@ -166,6 +167,9 @@ def _check_labels(labels: Collection[str], kinds: Collection[str], options: Plan
             "lists of labels",
             "name their column by " + Arg("label_column") + ", or say " + Arg("label", NONE),
         )
+    if len(labels) > MAX_CLASSES:
+        received = f"images of {len(labels):,} classes, such as {min(labels)!r}"
+        raise invalid("input", received, f"at most {MAX_CLASSES:,}", "check the labels")
     if label == ONE and len(labels) == 1 and not options.allow_one_class:
         received = f"one class only, {min(labels)!r}"
         expected = "at least two (ROOT/<class>/*.jpg, or a " + Arg("label_regex")

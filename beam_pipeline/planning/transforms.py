@@ -20,7 +20,7 @@ from apache_beam.transforms.window import GlobalWindows
 
 from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.images.process_pool import encoded_sizes
-from beam_pipeline.options import MAX_SHARDS, ImageOptions, PlanOptions, ShardOptions, UrlOptions
+from beam_pipeline.options import ImageOptions, PlanOptions, ShardOptions, UrlOptions
 from beam_pipeline.planning.plan import (
     RECORD_OVERHEAD_BYTES,
     WHOLE_SPLIT,
@@ -45,6 +45,7 @@ from beam_pipeline.planning.refs import (
     names_of,
 )
 from imageshards import storage
+from imageshards.bounds import MAX_SHARDS
 from imageshards.errors import UserError
 from imageshards.manifest import ONE, FeatureSpec
 from imageshards.progress import note_activity

@@ -3,60 +3,39 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
-import hashlib
-import itertools
-import json
-import math
+import re
 import shlex
-import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Literal
-
-import msgspec
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
 
 from imageshards import storage
-from imageshards.adopt.features import (
-    AdoptOptions,
-    check_picture,
-    features_of,
-    find_roles,
-    name_classes,
-    name_hot_classes,
-)
-from imageshards.adopt.files import TfdsFolder, check_plain, find_splits, folder_from, open_tfds
-from imageshards.adopt.scan import ScannedFile, features_in, scan_files
+from imageshards.adopt.describe import describe
+from imageshards.adopt.features import AdoptOptions
+from imageshards.bounds import MAX_JSON_BYTES
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import add_options
 from imageshards.errors import Arg, UserError
-from imageshards.example import Values
-from imageshards.index import encode_index, index_table
-from imageshards.jpeg import FORMATS
 from imageshards.manifest import (
-    FORMAT_VERSION,
     INDEX_NAME,
     MANIFEST_NAME,
-    NONE,
     ONE,
     SEVERAL,
     SPLIT_NAME,
-    TRAIN_NAMES,
-    Adopted,
-    FeatureSpec,
-    Image,
     Manifest,
-    Shard,
-    Source,
-    Split,
     common_root,
     outside_folders,
     publish_manifest,
 )
+from imageshards.output_folder import check_no_links
 from imageshards.text import counted
-from imageshards.tfrecord import RecordError, read_records
-from imageshards.typed import convert
+from imageshards.tfrecord import RecordError
+from imageshards.typed import convert, decode_object
+
+# The files that `describe` names.
+_INDEX_FILE = re.compile(rf"{SPLIT_NAME.pattern}-\d{{5,}}(-[0-9a-f]{{8}})?\.parquet")
 
 _EPILOG = """examples:
   imageshards adopt ~/tensorflow_datasets/rock_paper_scissors/3.0.0
@@ -64,7 +43,7 @@ _EPILOG = """examples:
   imageshards adopt gs://theirs/imagenet/ --output imagenet/ --label_offset 1
   imageshards adopt dogs/ --split 'train=dogs/a*' --split validation=more/
 
-Exit code: 0 manifest and index were written, 2 nothing was written."""
+Exit code: 0 manifest and index were written, 2 nothing was changed."""
 
 
 def make_parser() -> Parser:
@@ -72,8 +51,8 @@ def make_parser() -> Parser:
     parser = Parser(
         prog="imageshards adopt",
         description="Reads existing TFRecords of images, from any tool, and writes a "
-        "manifest.json\n"
-        "and an index for them. The other commands can then train on the records and\n"
+        "manifest.json\nand an index for them. The other commands can then train on the "
+        "records and\n"
         "evaluate with them. The records do not change.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -88,9 +67,8 @@ def make_parser() -> Parser:
         "--output",
         metavar="FOLDER",
         type=functools.partial(storage.absolute_place, "output"),
-        help="folder for the manifest and the index (default: DIR). If the folder differs from "
-        "DIR, "
-        "all other commands need --records_root",
+        help="folder for the manifest and the index (default: DIR). If the records are not below "
+        "this folder, all other commands need --records_root",
     )
     add_options(parser, AdoptOptions)
     return parser
@@ -110,15 +88,22 @@ def adopt(
         UserError: The files, features or labels are not usable for training.
     """
     output = output or directory
+    check_no_links("output", output, INDEX_NAME)
     try:
-        manifest, indexes = _adopt(directory, output, options or AdoptOptions())
-        # The old manifest is deleted first: if this process is killed, no manifest is left beside
-        # an index that does not belong to it.
-        storage.delete([storage.join(output, MANIFEST_NAME)])
+        before = _adopted_before(output)
+        known = _index_files(before)
+        manifest, indexes = describe(directory, output, options or AdoptOptions(), known)
         storage.delete_unfinished(output, MANIFEST_NAME, INDEX_NAME)
-        for file, data in indexes.items():
-            storage.write(storage.join(output, file), data)
-        return publish_manifest(output, manifest)
+        try:
+            for file, data in indexes.items():
+                storage.write(storage.join(output, file), data)
+        except BaseException:  # Ctrl-C, too, must leave only the dataset before.
+            _delete_index(output, known)
+            raise
+        # The dataset before is whole until the new manifest replaces the old one.
+        manifest = publish_manifest(output, manifest, replaces=_adopted_before(output) is not None)
+        _delete_index(output, indexes)
+        return manifest
     except RecordError as e:
         raise UserError(
             argument="DIR",
@@ -136,115 +121,16 @@ def adopt(
         ) from e
 
 
-def _adopt(directory: str, output: str, options: AdoptOptions) -> tuple[Manifest, dict[str, bytes]]:
-    """Returns the manifest, and the bytes of each index file."""
-    _check_no_build(output)
-    tfds = open_tfds(directory)
-    splits = _splits_of(directory, options, tfds)
-    firsts = _first_examples(directory, splits)
-    # The training split decides, because a test split may lack labels.
-    main = next((name for name in TRAIN_NAMES if name in firsts), min(firsts))
-    roles = find_roles(directory, options, tfds, firsts[main])
-    check_picture(directory, roles.image, firsts[main][roles.image])
-    for name, first in firsts.items():
-        # A competition's test split has no labels.
-        if missing := [label for label in roles.label_features if label not in first]:
-            note = f"the split {name} is left out, since its records have no feature {missing[0]}"
-            print(f"note: {note}", file=sys.stderr)
-            del splits[name]
-    paths = [path for paths in splits.values() for path in paths]
-    files = scan_files(paths, roles, options.max_pixels)
-    if tfds is not None:
-        _check_lengths(tfds, files)
-    num_records = sum(len(file.rows) for file in files.values())
-    features = features_of([file.lengths for file in files.values()], num_records)
-    _check_forms(directory, features, roles)
-    label, classes = _name_labels(options, tfds, files, features, roles)
-    # Only the scanned values show whether features of 0s and 1s are one class or several labels.
-    adopted = roles if roles.label else msgspec.structs.replace(roles, labels=label)
+def _adopted_before(output: str) -> dict[str, Any] | None:
+    """Returns the manifest that is replaced, None without one; refuses the manifest of a build."""
     try:
-        # A file system allows names that a manifest does not.
-        described, indexes = _describe(output, splits, files, classes, features, label)
-        # The fingerprint depends on contents and settings, but not on the place of the files.
-        formats = sum((file.formats for file in files.values()), Counter[str]())
-        bytes_of = [[name, *(s.sha256 for s in split.shards)] for name, split in described.items()]
-        known = [bytes_of, [*classes], options.label_offset, msgspec.to_builtins(adopted)]
-        manifest = Manifest(
-            format_version=FORMAT_VERSION,
-            splits=described,
-            classes=[*classes],
-            first_label=options.label_offset,
-            features=features,
-            image=_image(tfds, roles.image, files),
-            source=Source({name: formats[name] for name in FORMATS if formats[name]}),
-            warnings=_undecodable(files),
-            adopted=adopted,
-            listed=num_records,
-            rejects={},
-            fingerprint=hashlib.sha256(json.dumps(known).encode()).hexdigest(),
-        )
-        # A loaded manifest is checked, so this one must pass the same checks before it is written.
-        convert(msgspec.to_builtins(manifest), Manifest)
-    except ValueError as e:
-        received = f"{directory!r}, whose manifest.json would be invalid: {e}"
-        raise UserError(argument="DIR", received=received) from e
-    # `--records_root` of the commands that read the dataset takes a single folder.
-    outside = outside_folders(manifest)
-    if outside and not common_root(outside):
-        raise UserError(
-            argument="split",
-            received=f"files in {outside[0]!r} and in {outside[-1]!r}",
-            expected="all of them below one folder, or in one bucket",
-            remedy="adopt them one by one",
-        )
-    return manifest, indexes
-
-
-def _splits_of(
-    directory: str, options: AdoptOptions, tfds: TfdsFolder | None
-) -> dict[str, list[str]]:
-    """Finds the files of each split, and checks names of splits and forms of files."""
-    # `--split` overrides the splits of TFDS.
-    if tfds is not None and not options.splits:
-        splits = {name: [*lengths] for name, lengths in tfds.splits.items()}
-    else:
-        splits = find_splits(directory, options.splits)
-    for name in splits:
-        if not SPLIT_NAME.fullmatch(name):
-            expected = "the name of a split: letters, digits and underscores"
-            raise UserError(argument="split", received=repr(name), expected=expected)
-    check_plain([path for paths in splits.values() for path in paths])
-    return splits
-
-
-def _first_examples(
-    directory: str, splits: Mapping[str, Sequence[str]]
-) -> dict[str, dict[str, Values]]:
-    """Reads the first record of each split that has records; refuses a folder without any."""
-    # The first record of each split shows the features; `scan_files` checks all further records.
-    firsts: dict[str, dict[str, Values]] = {}
-    for name, paths in splits.items():
-        examples = (features_in(path, record) for path in paths for record in read_records(path))
-        if first := next(examples, None):
-            firsts[name] = first
-    if not firsts:
-        raise UserError(
-            argument="DIR",
-            received=f"{directory!r}, whose files hold no record",
-            expected="TFRecords of tf.train.Example with a picture and a label",
-        )
-    return firsts
-
-
-def _check_no_build(output: str) -> None:
-    """Refuses to replace the manifest of a build."""
-    try:
-        found = json.loads(storage.read(storage.join(output, MANIFEST_NAME)))
+        data = storage.read(storage.join(output, MANIFEST_NAME), MAX_JSON_BYTES + 1)
+        found = decode_object(data)
     except FileNotFoundError:
-        return
+        return None
     except ValueError:  # A file that is not JSON may come from a build.
-        found = None
-    if not isinstance(found, dict) or "adopted" not in found:
+        found = {}
+    if "adopted" not in found:
         raise UserError(
             argument="DIR",
             received=f"{output!r}, whose {MANIFEST_NAME} imageshards adopt did not write",
@@ -252,141 +138,24 @@ def _check_no_build(output: str) -> None:
             remedy="give another folder by " + Arg("output") + ", or delete the file if it is "
             "damaged",
         )
+    return found
 
 
-def _check_lengths(tfds: TfdsFolder, files: Mapping[str, ScannedFile]) -> None:
-    """Compares the number of records in each file with the description of TFDS."""
-    for path, length in itertools.chain(*(each.items() for each in tfds.splits.values())):
-        # A file that was cut between two records looks undamaged.
-        if path in files and len(files[path].rows) != length:
-            held = counted(len(files[path].rows), "record")
-            raise UserError(
-                argument="DIR",
-                received=f"a dataset whose file {path} holds {held} instead of {length}",
-                expected="the file as it was written",
-                remedy="copy it again",
-            )
+def _index_files(manifest: Mapping[str, Any] | None) -> dict[str, str]:
+    """Returns the index files of a dataset with their SHA-256; none of a damaged manifest."""
+    with contextlib.suppress(ValueError):
+        shards = convert(manifest, Manifest).shards()
+        return {shard.index.file: shard.index.sha256 for _, shard in shards}
+    return {}
 
 
-def _check_forms(directory: str, features: Mapping[str, FeatureSpec], roles: Adopted) -> None:
-    """Refuses pictures and labels whose type or number of values varies."""
-    for name in (roles.image, *roles.label_features):
-        if name not in features or features[name].shape is None:
-            raise UserError(
-                argument="DIR",
-                received=f"{directory!r}, whose feature {name} has another type or number of "
-                "values in some records",
-                expected="the same in all",
-                remedy="write the records again, or name another feature by " + Arg("feature_map"),
-            )
-
-
-def _name_labels(
-    options: AdoptOptions,
-    tfds: TfdsFolder | None,
-    files: Mapping[str, ScannedFile],
-    features: Mapping[str, FeatureSpec],
-    roles: Adopted,
-) -> tuple[str, Sequence[str]]:
-    """Names the classes in the rows; returns the labels per record, and all class names."""
-    if roles.label:
-        # TFDS knows the class names of its own label feature only.
-        of_tfds = tfds.classes if tfds is not None and tfds.label_feature == roles.label else None
-        names = options.class_names or of_tfds
-        return ONE, name_classes(files, names, options.label_offset, roles.label)
-    if options.label_offset:
-        raise UserError(
-            argument="label_offset",
-            received=f"{options.label_offset}, but there are no class ids",
-            expected="0",
-            remedy="leave it out",
-        )
-    if not roles.hot:
-        if options.class_names:
-            raise UserError(
-                argument="class_names",
-                received=f"{','.join(options.class_names)!r} with " + Arg("label", "none"),
-                expected="no names",
-                remedy="leave one of them out",
-            )
-        return NONE, ()
-    count = sum(math.prod(features[name].shape or ()) for name in roles.hot)
-    # Several features with a value each name their classes; the values of a vector get numbers.
-    columns = roles.hot if len(roles.hot) == count > 1 else tuple(map(str, range(count)))
-    classes = options.class_names or columns
-    if len(classes) != count:
-        raise UserError(
-            argument="class_names",
-            received=f"{counted(len(classes), 'name')}, but {', '.join(roles.hot)} has "
-            f"{counted(count, 'value')} in each record",
-            expected="a name for each",
-        )
-    return name_hot_classes(files, classes, options.label == SEVERAL), classes
-
-
-def _describe(
-    output: str,
-    splits: Mapping[str, Sequence[str]],
-    files: Mapping[str, ScannedFile],
-    classes: Sequence[str],
-    features: Mapping[str, FeatureSpec],
-    label: str,
-) -> tuple[dict[str, Split], dict[str, bytes]]:
-    """Returns the splits of the manifest, and the bytes of each index file."""
-    indexes: dict[str, bytes] = {}
-
-    def shard(split: str, number: int, path: str) -> Shard:
-        rows, folder = files[path].rows, folder_from(output, path)
-        names = rows.columns["class_name"]
-        if label != ONE:
-            names = [name for several in names for name in several or ()]
-        counts, file = Counter(names), storage.name_of(path)
-        name = storage.join(folder, file) if folder else file
-        table = index_table(rows, split, name, features, label)
-        # The number keeps index files apart if files in two folders have the same name.
-        index, data = encode_index(f"{split}-{number:05d}", table)
-        indexes[index.file] = data
-        return Shard(
-            file=file,
-            folder=folder,
-            num_records=len(rows),
-            num_bytes=sum(rows.columns["num_bytes"]),
-            sha256=files[path].sha256,
-            classes={name: counts[name] for name in classes if counts[name]},
-            index=index,
-        )
-
-    described = {}
-    for name, paths in splits.items():
-        shards = [shard(name, number, path) for number, path in enumerate(paths)]
-        described[name] = Split(sum(one.num_records for one in shards), shards)
-    return described, indexes
-
-
-def _undecodable(files: Mapping[str, ScannedFile]) -> list[str]:
-    """Prints and returns a warning about pictures that cannot be decoded, if there are any."""
-    places = [(path, number) for path, file in files.items() for number in file.undecodable]
-    if not places:
-        return []
-    path, number = places[0]
-    sentence = (
-        f"{counted(len(places), 'picture')} cannot be decoded, the first in record {number} of "
-        f"{path}: training ends at such a record, so write the files again without the pictures."
-    )
-    print(f"note: {sentence}", file=sys.stderr)
-    return [sentence]
-
-
-def _image(tfds: TfdsFolder | None, feature: str, files: Mapping[str, ScannedFile]) -> Image:
-    grey = tfds is not None and tfds.image_feature == feature and tfds.channels == 1
-    # The trainer decodes all but grey pictures to RGB, transparent ones included.
-    channels: Literal[1, 3] = 1 if grey else 3
-    columns = [file.rows.columns for file in files.values()]
-    sizes = {size for one in columns for size in zip(one["height"], one["width"], strict=True)}
-    # A picture that cannot be decoded has the size 0.
-    if len(sizes) == 1 and min(sizes) > (0, 0):
-        return Image(size=min(sizes), mode="exact", channels=channels)
-    return Image(size=None, mode="none", channels=channels)
+def _delete_index(output: str, kept: Container[str]) -> None:
+    """Deletes the files of other indexes that `adopt` wrote; ignores errors, as they do no harm."""
+    with contextlib.suppress(OSError):
+        found = storage.list_folder(storage.join(output, INDEX_NAME))
+        names = [each.name for each in found if _INDEX_FILE.fullmatch(each.name)]
+        others = [name for name in names if f"{INDEX_NAME}/{name}" not in kept]
+        storage.delete(storage.join(output, INDEX_NAME, name) for name in others)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

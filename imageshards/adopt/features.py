@@ -18,6 +18,7 @@ import msgspec
 from imageshards import storage
 from imageshards.adopt.files import TfdsFolder
 from imageshards.adopt.scan import ScannedFile
+from imageshards.bounds import MAX_CLASSES
 from imageshards.commands.command_line import names_or_file
 from imageshards.commands.options import Option, check_options
 from imageshards.errors import Arg, Phrase, UserError
@@ -30,8 +31,6 @@ from imageshards.text import class_sort_key, counted
 # The first bytes of the formats that the trainer decodes (`imageshards.jpeg.FORMATS`).
 _PICTURE = re.compile(rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8|BM|RIFF.{4}WEBP", re.DOTALL)
 _AUTO = "auto"  # of `--label`
-# No dataset of pictures has more classes, so a larger label is not a class id.
-_MAX_CLASSES = 100_000
 # (label, text beside the label) → records; a label is a class id or the name of a class.
 _Pairs = Mapping[tuple[int | str, str], int]
 # Feature names of tf-slim, TFDS, Kaggle's organisers and the tutorials, most frequent first.
@@ -80,12 +79,15 @@ class AdoptOptions:
         "label of the first class; 1 if labels count from 1", least=0)] = 0
     class_names: Annotated[tuple[str, ...] | None, Option(
         "class names in the order of their ids: a list with commas, or a text file with one name "
-        "per line (default: the names that TFDS stored, else the texts beside the labels, else the "
-        "numbers)",
+        "per line. In a list, write a comma inside a name as \\,. A label must be one of these "
+        "names or a class id (default: the names that TFDS stored, else the texts beside the ids, "
+        "else the labels in order; for features of 0s and 1s, the names of the features, or "
+        "numbers for a vector)",
         parse=functools.partial(names_or_file, "class_names"), metavar="A,B|FILE")] = None
     splits: Annotated[Sequence[tuple[str, str]], Option(
         "the files of a split: a folder, a file or a glob. Repeat the flag for more splits or more "
-        "files (default: train, validation and test, by the names of folders and files in DIR)",
+        "files (default: the splits of TFDS, else train, validation, test and the like by a word "
+        "in the name of each file, else in the names of its folders below DIR)",
         parse=_split, metavar="NAME=PLACE", flag="split", action="append")] = ()
     label: Annotated[str, Option(
         "labels of each record. auto: one class id or name; from features of 0s and 1s, one class "
@@ -250,6 +252,25 @@ def _is_picture(value: object) -> bool:
     return isinstance(value, bytes) and _PICTURE.match(value) is not None
 
 
+def name_keys(files: Mapping[str, ScannedFile], root: str) -> None:
+    """Gives each row a key that no other row has.
+
+    A record's key is the file name that only this record has, else `FILE#NUMBER`: the path of its
+    TFRecord file below `root`, and its number in the file.
+    """
+    columns = {path.removeprefix(f"{root}/"): file.rows.columns for path, file in files.items()}
+    times = Counter(name for each in columns.values() for name in each["key"])
+
+    def is_key(name: str) -> bool:
+        # A file name may look like the key of another record.
+        return bool(name) and times[name] == 1 and name.rpartition("#")[0] not in columns
+
+    for below, each in columns.items():
+        each["key"] = [
+            name if is_key(name) else f"{below}#{number}" for number, name in enumerate(each["key"])
+        ]
+
+
 def name_classes(
     files: Mapping[str, ScannedFile], known: Sequence[str] | None, first: int, feature: str
 ) -> Sequence[str]:
@@ -309,7 +330,8 @@ def _classes_in(pairs: _Pairs, first: int, feature: str) -> Sequence[str]:
     ids = sorted({label for label, _ in pairs if isinstance(label, int)})
     if not ids:
         return sorted({str(label) for label, _ in pairs}, key=class_sort_key)
-    if ids[-1] - first >= _MAX_CLASSES:
+    # No dataset of pictures has more classes, so a larger label is not a class id.
+    if ids[-1] - first >= MAX_CLASSES:
         raise UserError(
             argument="DIR",
             received=f"records whose {feature} is up to {ids[-1]}",

@@ -8,24 +8,37 @@ from __future__ import annotations
 
 import dataclasses
 import glob
-import json
+import itertools
 import os
 import re
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from imageshards import storage
+from imageshards.bounds import MAX_CLASSES, MAX_JSON_BYTES, MAX_SHARDS
 from imageshards.errors import Arg, UserError
-from imageshards.manifest import SPLIT_NAMES
+from imageshards.manifest import (
+    SPLIT_NAMES,
+    TFDS_FEATURES_NAME,
+    TFDS_INFO_NAME,
+    TRAIN_NAMES,
+    common_root,
+    is_plain,
+    tfds_labels_name,
+)
+from imageshards.splits import split_of
 from imageshards.tfrecord import FILE_NAME, HEADER_BYTES, is_header
+from imageshards.typed import decode_object
 
-_INFO_FILE = "dataset_info.json"
-_FEATURES_FILE = "features.json"
 _DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _ENDINGS = "*.tfrec, *.tfrecord, *.tfrecords, *.record or NAME-00000-of-00008"
 
 _GZIP_MAGIC = b"\x1f\x8b"
+_REMEDIES = {
+    "gzip": "gunzip them first",
+    "zlib": "decompress them first, for example with zlib.decompress of Python",
+}
 # Text before the number, number, total, rest of the file name.
 _PART = re.compile(r"(.*)-(\d+)-of-(\d+)([^/]*)$")
 
@@ -34,23 +47,28 @@ def find_splits(directory: str, given: Sequence[tuple[str, str]]) -> dict[str, l
     """Returns the files of every split: of the `given` (split, place) pairs, else of the directory.
 
     Raises:
-        UserError: A place has no files, a series is incomplete, or a file is given twice.
+        UserError: A place has no files, a series is incomplete, or a file occurs twice.
     """
-    if not given:
-        return split_files(directory, list_files("DIR", directory))
-    splits: dict[str, list[str]] = defaultdict(list)
-    for name, place in given:
-        splits[name] += list_files("split", place)
-    times = Counter(path for paths in splits.values() for path in paths)
-    twice = [path for path, count in times.items() if count > 1]
-    if twice:
-        raise UserError(
-            argument="split",
-            received=f"the file {twice[0]} twice",
-            expected="every file in one split",
-            remedy="name the files by globs",
-        )
-    return dict(splits)
+    if given:
+        found: dict[str, list[str]] = defaultdict(list)
+        for name, place in given:
+            found[name] += list_files("split", place)
+    else:
+        found = split_files(directory, list_files("DIR", directory))
+    seen: dict[str, str] = {}
+    for path in itertools.chain(*found.values()):
+        # A file and a link to the file hold the same records.
+        real = os.path.realpath(path) if storage.is_local(path) else path
+        if other := seen.get(real):
+            same = f", which is the file {other}" if other != path else ""
+            raise UserError(
+                argument="split" if given else "DIR",
+                received=f"the file {path} twice{same}",
+                expected="every file in one split",
+                remedy="name the files by globs, as in " + Arg("split", "train=GLOB"),
+            )
+        seen[real] = path
+    return found
 
 
 def list_files(argument: str, place: str) -> list[str]:
@@ -60,19 +78,20 @@ def list_files(argument: str, place: str) -> list[str]:
         UserError: There are no files, or a folder lacks a part of a numbered series.
         OSError: A folder cannot be listed.
     """
-    if any(c in place for c in "*?["):
-        paths = storage.glob(place)
-    elif storage.is_folder(place):
+    if storage.is_folder(place):
         start = len(place.rstrip("/"))
         # A file is left out if any part of its path below the folder is hidden.
         paths = [
-            file.path for file in storage.files_below(place)
+            file.path for file in storage.files_below(place, follow_links=True)
             if FILE_NAME.search(file.name) and not re.search(r"/[._]", file.path[start:])
         ]  # fmt: skip
         # Only a folder is checked, because a glob may mean a part of a series.
         _check_series(argument, place, paths)
+    # The name of a file or folder may have brackets.
+    elif storage.exists(place):
+        paths = [place]
     else:
-        paths = [place] if storage.exists(place) else []
+        paths = storage.glob(place)
     if not paths:
         raise UserError(
             argument=argument,
@@ -91,49 +110,59 @@ def _check_series(argument: str, place: str, paths: Sequence[str]) -> None:
         if found := _PART.match(path):
             series[f"{found[1]}-*-of-{found[3]}{found[4]}", int(found[3])].add(int(found[2]))
     for (pattern, total), numbers in series.items():
-        if missing := sorted({*range(total)} - numbers):
+        # The total is only a name's claim, so nothing of this size is made.
+        if missing := total - sum(number < total for number in numbers):
+            first = next(number for number in itertools.count() if number not in numbers)
             raise UserError(
                 argument=argument,
-                received=f"{place!r}, where of {os.path.basename(pattern)} {len(missing)} of "
-                f"{total} files are missing (the first is number {missing[0]})",
+                received=f"{place!r}, where of {os.path.basename(pattern)} {missing} of "
+                f"{total} files are missing (the first is number {first})",
                 expected="all of them",
                 remedy="copy the folder again, or choose files by " + Arg("split", "NAME=GLOB"),
             )
 
 
-def split_files(directory: str, paths: Sequence[str]) -> dict[str, list[str]]:
-    """Groups files by split: by the name of their folder, else by a word of their own name.
+def root_of(directory: str, paths: Iterable[str]) -> str:
+    """Returns the directory if all files are below it, else the lowest folder above all files."""
+    folders = {storage.parent_of(path) for path in paths}
+    root = directory.rstrip("/")
+    is_above = all(f"{folder.rstrip('/')}/".startswith(f"{root}/") for folder in folders)
+    return root if is_above else common_root(folders)
 
-    All files are `train` if no name contains a split.
+
+def split_files(directory: str, paths: Sequence[str]) -> dict[str, list[str]]:
+    """Groups files by the split that their paths below the directory say (`split_of`).
+
+    If no path says a split, all files belong to the split in the name of the directory, or to
+    `train`.
 
     Raises:
-        UserError: Only some of the names contain a split.
+        UserError: Only some of the paths say a split, or a name says two.
     """
-    splits: dict[str, list[str]] = defaultdict(list)
-    nameless: list[str] = []
-    for path in paths:
-        name = split_of(path)
-        (splits[name] if name else nameless).append(path)
-    if nameless and splits:
+    root, path = root_of(directory, paths), ""
+    splits: dict[str | None, list[str]] = defaultdict(list)
+    refused, expected = "", "train, validation or test in every name or in none"
+    try:
+        for path in paths:
+            splits[split_of(path.removeprefix(f"{root}/"))].append(path)
+        nameless = splits.pop(None, [])
+        if nameless and splits:
+            name, files = next(iter(splits.items()))
+            refused = f"where {os.path.basename(nameless[0])} belongs to no split, but "
+            refused += f"{os.path.basename(files[0])} to {name}"
+    except ValueError as e:
+        refused, expected = f"where the name {path} {e}", "the name of one split"
+    if refused:
         raise UserError(
             argument="DIR",
-            received=f"{directory!r}, where {os.path.basename(nameless[0])} belongs to no split, "
-            f"but {os.path.basename(next(iter(splits.values()))[0])} to {next(iter(splits))}",
-            expected="train, validation or test in every name or in none",
+            received=f"{directory!r}, {refused}",
+            expected=expected,
             remedy="name the files of every split, for example "
-            + Arg("split", f"train={directory}/a*"),
+            + Arg("split", f"train={glob.escape(directory)}/a*"),
         )
-    return dict(splits) if splits else {"train": nameless}
-
-
-def split_of(path: str) -> str | None:
-    """Returns the split that a path names: `validation-00000-of-00128` → `validation`."""
-    folder, name = os.path.split(path)
-    folder = os.path.basename(folder).lower()
-    if folder in SPLIT_NAMES:
-        return folder
-    words = re.split(r"[^a-z]+", name.lower())
-    return next((word for word in words if word in SPLIT_NAMES), None)
+    own = storage.name_of(root).lower()
+    default = own if own in SPLIT_NAMES else TRAIN_NAMES[0]
+    return {str(name): files for name, files in splits.items()} or {default: nameless}
 
 
 def folder_from(output: str, path: str) -> str:
@@ -145,18 +174,27 @@ def folder_from(output: str, path: str) -> str:
 
 
 def check_plain(paths: Sequence[str]) -> None:
-    """Refuses files that are gzipped as a whole, because readers cannot seek in them."""
+    """Refuses files that are compressed as a whole, because readers cannot seek in them."""
     heads = storage.map_concurrently(lambda p: storage.read_range(p, 0, HEADER_BYTES), paths)
     for path, head in zip(paths, heads, strict=True):
-        # The length of a record, the first bytes of a plain file, may equal gzip's magic number.
-        if head.startswith(_GZIP_MAGIC) and not is_header(head):
+        if form := _compression_of(head):
             raise UserError(
                 argument="DIR",
-                received=f"a dataset whose file {path} is compressed with gzip, so no record is "
+                received=f"a dataset whose file {path} is compressed with {form}, so no record is "
                 "found inside of it",
                 expected="plain files",
-                remedy="gunzip them first",
+                remedy=_REMEDIES[form],
             )
+
+
+def _compression_of(head: bytes) -> str | None:
+    # The length of a record, the first bytes of a plain file, may look like compressed data.
+    if is_header(head):
+        return None
+    if head.startswith(_GZIP_MAGIC):
+        return "gzip"
+    # The first two bytes of zlib's data are a multiple of 31 (RFC 1950).
+    return "zlib" if head[:1] == b"\x78" and int.from_bytes(head[:2]) % 31 == 0 else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,12 +217,12 @@ class TfdsFolder:
 
 def _find_folder(directory: str) -> str | None:
     """Returns `directory` or its only version, whichever TFDS wrote; None if there is none."""
-    if storage.exists(storage.join(directory, _INFO_FILE)):
+    if storage.exists(storage.join(directory, TFDS_INFO_NAME)):
         return directory
     below = [
         storage.parent_of(path)
         for version in ("*", "*/*")  # name/version, name/configuration/version
-        for path in storage.glob(storage.join(glob.escape(directory), version, _INFO_FILE))
+        for path in storage.glob(storage.join(glob.escape(directory), version, TFDS_INFO_NAME))
     ]
     if len(below) > 1:
         raise UserError(
@@ -205,8 +243,10 @@ def open_tfds(directory: str) -> TfdsFolder | None:
     if (folder := _find_folder(directory)) is None:
         return None
     try:
-        info = json.loads(storage.read(storage.join(folder, _INFO_FILE)))
-        features = json.loads(storage.read(storage.join(folder, _FEATURES_FILE)))
+        info, features = (
+            decode_object(storage.read(storage.join(folder, name), MAX_JSON_BYTES + 1))
+            for name in (TFDS_INFO_NAME, TFDS_FEATURES_NAME)
+        )
         fields = dict(_walk("", features))
         # The names of the supervised pair come first, then those of all features.
         pair = info.get("supervisedKeys", {}).get("tuple", {}).get("items", [])
@@ -223,8 +263,8 @@ def open_tfds(directory: str) -> TfdsFolder | None:
     except (OSError, AttributeError, KeyError, TypeError, ValueError) as e:
         raise UserError(
             argument="DIR",
-            received=f"{folder!r}, whose {_INFO_FILE} or {_FEATURES_FILE} is not what TensorFlow "
-            f"Datasets writes ({type(e).__name__}: {e})",
+            received=f"{folder!r}, whose {TFDS_INFO_NAME} or {TFDS_FEATURES_NAME} is not what "
+            f"TensorFlow Datasets writes ({type(e).__name__}: {e})",
             remedy="prepare the dataset again, or name its files by " + Arg("split"),
         ) from e
     file_format = info.get("fileFormat", "tfrecord")
@@ -252,18 +292,22 @@ def _walk(name: str, feature: dict[str, Any]) -> list[tuple[str, dict[str, Any]]
 
 def _classes(folder: str, label: str, raw: dict[str, Any]) -> tuple[str, ...]:
     try:
-        names = storage.read(storage.join(folder, f"{label.replace('/', '.')}.labels.txt"))
+        names = storage.read(storage.join(folder, tfds_labels_name(label)))
     except FileNotFoundError:  # A ClassLabel without names has a number of classes only.
-        return tuple(str(i) for i in range(int(raw["numClasses"])))
+        if (count := int(raw["numClasses"])) > MAX_CLASSES:
+            raise ValueError(f"numClasses is {count}") from None
+        return tuple(map(str, range(count)))
     return tuple(names.decode().rstrip("\n").split("\n"))
 
 
 def _shards(folder: str, info: dict[str, Any], split: dict[str, Any]) -> dict[str, int]:
     lengths = [int(length) for length in split.get("shardLengths", [])]
+    if len(lengths) > MAX_SHARDS:
+        raise ValueError(f"a split has {len(lengths)} shards")
     template = split.get("filepathTemplate") or _DEFAULT_TEMPLATE
     shards = {}
     for index, length in enumerate(lengths):
-        words = {
+        words: dict[str, Any] = {
             "DATASET": info["name"],
             "SPLIT": split["name"],
             "FILEFORMAT": "tfrecord",
@@ -271,9 +315,9 @@ def _shards(folder: str, info: dict[str, Any], split: dict[str, Any]) -> dict[st
             "NUM_SHARDS": f"{len(lengths):05d}",
             "SHARD_X_OF_Y": f"{index:05d}-of-{len(lengths):05d}",
         }
-        name = template.format_map(words)
-        # The description may come from a stranger and must not lead out of its folder.
-        if storage.name_of(name) != name:
-            raise ValueError(f"the file {name!r} would be in another folder")
+        # The description may come from a stranger, and `format` knows more than names.
+        name = re.sub(r"\{(.*?)\}", lambda found, words=words: str(words[found[1]]), template)
+        if not is_plain(name):
+            raise ValueError(f"{name!r} is no name of a file in its folder")
         shards[storage.join(folder, name)] = length
     return shards

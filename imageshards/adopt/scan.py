@@ -33,9 +33,10 @@ class ScannedFile:
 
     Attributes:
         sha256: SHA-256 of the whole file.
-        rows: Rows of its index, which `name_classes` or `name_hot_classes` completes. Until then,
-            `label` is the id or name in the record, and `class_name` this name or the text beside
-            the id. With features of 0s and 1s, `label` is a list of ids and `class_name` empty.
+        rows: Rows of its index. `name_keys` and `name_classes` or `name_hot_classes` complete them.
+            Until then, `key` is the file name in the record or empty, `label` is the id or name in
+            the record, and `class_name` this name or the text beside the id. With features of 0s
+            and 1s, `label` is a list of ids and `class_name` empty.
         lengths: (feature, dtype, number of values) → records.
         formats: Picture format (`imageshards.jpeg.FORMATS`) → records.
         undecodable: Numbers of records whose picture the trainer cannot decode.
@@ -74,7 +75,7 @@ def _scan(path: str, roles: Adopted, max_pixels: int) -> ScannedFile:
             picture = _single(features, roles.image)
             if not isinstance(picture, bytes):
                 raise ValueError(f"{_found(features, roles.image)}; expected one encoded picture")
-            row = _row_of(features, roles, picture, f"{storage.name_of(path)}#{record.number}")
+            row = _row_of(features, roles, picture)
             picture_format, (width, height) = _header_of(picture, max_pixels)
         except TooManyPixelsError as e:
             raise UserError(
@@ -145,13 +146,10 @@ def _header_of(picture: bytes, max_pixels: int) -> tuple[str, tuple[int, int]]:
     return ("", (0, 0)) if has_palette or is_opaque_animation else (found, opened.size)
 
 
-def _row_of(
-    features: Mapping[str, Values], roles: Adopted, picture: bytes, default_key: str
-) -> dict[str, Values]:
+def _row_of(features: Mapping[str, Values], roles: Adopted, picture: bytes) -> dict[str, Values]:
     """Returns the index row of a record, with a build's feature names; raises `ValueError`."""
-    key = _text_in(features, roles.filename) or default_key
     row: dict[str, Values] = {
-        FILENAME_FEATURE: [key.encode()],
+        FILENAME_FEATURE: [_text_in(features, roles.filename).encode()],
         SHA256_FEATURE: [hashlib.sha256(picture).hexdigest().encode()],
     }
     if roles.hot:

@@ -17,7 +17,7 @@ from imageshards.commands.options import Option, check_number
 from imageshards.errors import UserError, names_arguments
 from imageshards.example import decode_record
 from imageshards.manifest import DUPLICATES_NAME, PAGE_NAME, Manifest, shard_path, to_json
-from imageshards.output_folder import check_page_folder
+from imageshards.output_folder import check_no_links, check_page_folder
 from imageshards.page import number, render, share, thumbnail
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError, read_record
@@ -116,6 +116,8 @@ def duplicates(
         check_number("workers", workers, int, Option("", least=1))
     directory, manifest = command_line.open_dataset(data, records_root)
     folder = output_folder(directory, output)
+    if output is None:  # A folder that the user names may be a link.
+        check_no_links("DIR", directory, DUPLICATES_NAME)
     check_page_folder("output", folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME)
     exclude = storage.join(folder, EXCLUDE_NAME)
     probe = storage.join(folder, ".probe")
@@ -128,7 +130,7 @@ def duplicates(
     found = summary(manifest, distance, twins, undecodable)
     with ProgressLine(lambda: "drawing the page"):
         page = page_of(directory, manifest, twins, found, exclude)
-    keys, _ = key_lines(found)
+    keys = "".join(f"{key}\n" for key in keys_to_remove(found))
     with _output_errors(folder):
         # The page comes first: `check_page_folder` of a later run takes it as the sign that
         # imageshards wrote the files beside it, even if this run is stopped here.
@@ -162,10 +164,9 @@ def text_of(found: Mapping[str, Any], folder: str) -> str:
             "not found"
         )
     lines.append(f"page: {storage.join(folder, PAGE_NAME)}")
-    keys, unfit = key_lines(found)
-    if keys:
+    if keys := keys_to_remove(found):
         lines.append(f"keys of the images to remove: {storage.join(folder, EXCLUDE_NAME)}")
-    if unfit:
+    if unfit := sum(map(_same_class, found["pairs"])) - len(keys):
         lines.append(
             f"not in {EXCLUDE_NAME}: {counted(unfit, 'key')} that hold a line break; rename these "
             "files to leave them out"
@@ -207,11 +208,10 @@ def _output_errors(folder: str) -> Iterator[None]:
         ) from e
 
 
-def key_lines(found: Mapping[str, Any]) -> tuple[str, int]:
-    """Returns the text of a file for `--exclude`, and the number of keys that no line can hold."""
+def keys_to_remove(found: Mapping[str, Any]) -> list[str]:
+    """Returns the keys of the images that should go and that a line of exclude.txt can hold."""
     keys = [pair["other"]["key"] for pair in found["pairs"] if _same_class(pair)]
-    fit = [key for key in keys if "\n" not in key and not key.endswith("\r")]
-    return "".join(f"{key}\n" for key in fit), len(keys) - len(fit)
+    return [key for key in keys if "\n" not in key and not key.endswith("\r")]
 
 
 def summary(
@@ -254,6 +254,7 @@ def page_of(
     between = [twin for twin in twins if twin.splits[0] != twin.splits[1]]
     within = [twin for twin in twins if twin.splits[0] == twin.splits[1]]
     mixed = sum(not twin.same_class for twin in twins)
+    keys = {*keys_to_remove(found)}
     return render(
         "imageshards.deduplication",
         "page.jinja",
@@ -276,6 +277,8 @@ def page_of(
         num_within=len(within),
         distance=found["distance"],
         exclude=exclude,
+        keys=keys,
+        num_unlisted=len(twins) - len(keys),
     )
 
 

@@ -32,7 +32,7 @@ from imageshards.errors import Arg, UserError
 from imageshards.example import decode_example
 from imageshards.index import index_schema, read_shard_index
 from imageshards.jpeg import DECODE_ERRORS, can_draft, eight_bits, open_picture
-from imageshards.manifest import ONE, TRAIN_NAMES, VALIDATION_NAMES, Manifest, Shard, shard_path
+from imageshards.manifest import TRAIN_NAMES, VALIDATION_NAMES, Manifest, Shard, shard_path
 from imageshards.progress import with_progress
 from imageshards.tfrecord import RecordError, scan_file
 
@@ -70,7 +70,9 @@ def find_twins(
     """
     shards = [entry for _, entry in manifest.shards()]
     of_originals = list(_hashes_of_originals(directory, manifest))
-    hash_shard = functools.partial(_hash_shard, directory, manifest.roles.image or "")
+    hash_shard = functools.partial(
+        _hash_shard, directory, manifest.roles.image or "", manifest.make_again
+    )
     hashed = storage.map_in_processes(hash_shard, shards, workers)
     of_pictures = list(with_progress(hashed, len(shards), "shards", "hashing pictures"))
     originals, _ = _repeated(of_originals)
@@ -82,7 +84,7 @@ def find_twins(
     for shard, files, (hashes, known) in zip(shards, of_originals, of_pictures, strict=True):
         wanted = np.isin(files, originals) | (np.isin(hashes, pictures) & known)
         if wanted.any():
-            table = _rows(directory, shard, COLUMNS, manifest.label).filter(pa.array(wanted))
+            table = _rows(directory, manifest, shard, COLUMNS).filter(pa.array(wanted))
             # A picture that could not be decoded has the hash 0, which the mask turns into null.
             column = pa.array(hashes[wanted], mask=~known[wanted])
             tables.append(table.append_column("dhash", column))
@@ -195,20 +197,23 @@ def count_copies(directory: str, manifest: Manifest) -> tuple[int, int]:
 def _hashes_of_originals(directory: str, manifest: Manifest) -> Iterator[np.ndarray]:
     """Yields for each shard the first 64 bits of the SHA-256 of each original, uint64."""
     for table in storage.map_concurrently(
-        lambda each: _rows(directory, each[1], ["source_sha256"]), manifest.shards()
+        lambda each: _rows(directory, manifest, each[1], ["source_sha256"]), manifest.shards()
     ):
         # A SHA-256 has four words of 64 bits; the first is enough to tell originals apart.
         digits = "".join(table["source_sha256"].to_pylist())
         yield np.frombuffer(bytes.fromhex(digits), ">u8")[::4].astype(np.uint64)
 
 
-def _rows(directory: str, entry: Shard, columns: list[str], label: str = ONE) -> pa.Table:
-    schema = index_schema({}, label)
+def _rows(directory: str, manifest: Manifest, entry: Shard, columns: list[str]) -> pa.Table:
+    schema = index_schema({}, manifest.label)
     wanted = pa.schema([schema.field(name) for name in columns if name in schema.names])
-    return read_shard_index(directory, entry, wanted, "DIR").combine_chunks()
+    table = read_shard_index(directory, entry, wanted, "DIR", manifest.make_again)
+    return table.combine_chunks()
 
 
-def _hash_shard(directory: str, image: str, entry: Shard) -> tuple[np.ndarray, np.ndarray]:
+def _hash_shard(
+    directory: str, image: str, make_again: str, entry: Shard
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns the difference hashes of a shard's pictures, uint64, and which hashes are known."""
     count = entry.num_records
     hashes, known = np.zeros(count, np.uint64), np.zeros(count, bool)
@@ -229,7 +234,7 @@ def _hash_shard(directory: str, image: str, entry: Shard) -> tuple[np.ndarray, n
             argument="DIR",
             received=f"{directory!r}, whose {entry.file} cannot be read ({e.strerror or e})",
             expected="the file as it was built",
-            remedy="copy it again, or build the dataset again with " + Arg("overwrite", True),
+            remedy=f"copy it again, or {make_again}",
         ) from e
     return hashes, known
 

@@ -3,8 +3,11 @@
 from imageshards.manifest.content import BOX_CLASS_FEATURE as BOX_CLASS_FEATURE
 from imageshards.manifest.content import BOX_FEATURES as BOX_FEATURES
 from imageshards.manifest.content import BOX_LABEL_FEATURE as BOX_LABEL_FEATURE
+from imageshards.manifest.content import BUILD_AGAIN as BUILD_AGAIN
 from imageshards.manifest.content import CLASS_FEATURE as CLASS_FEATURE
+from imageshards.manifest.content import COMPANION_NAMES as COMPANION_NAMES
 from imageshards.manifest.content import CROISSANT_NAME as CROISSANT_NAME
+from imageshards.manifest.content import DATASET_FOLDERS as DATASET_FOLDERS
 from imageshards.manifest.content import DUPLICATES_NAME as DUPLICATES_NAME
 from imageshards.manifest.content import FILENAME_FEATURE as FILENAME_FEATURE
 from imageshards.manifest.content import FRAME_BYTES as FRAME_BYTES
@@ -30,6 +33,8 @@ from imageshards.manifest.content import SHARD_NAME as SHARD_NAME
 from imageshards.manifest.content import SPLIT_NAME as SPLIT_NAME
 from imageshards.manifest.content import SPLIT_NAMES as SPLIT_NAMES
 from imageshards.manifest.content import STAGING_NAME as STAGING_NAME
+from imageshards.manifest.content import TFDS_FEATURES_NAME as TFDS_FEATURES_NAME
+from imageshards.manifest.content import TFDS_INFO_NAME as TFDS_INFO_NAME
 from imageshards.manifest.content import TRAIN_NAMES as TRAIN_NAMES
 from imageshards.manifest.content import TRANSFORM_NAME as TRANSFORM_NAME
 from imageshards.manifest.content import VALIDATION_NAMES as VALIDATION_NAMES
@@ -48,9 +53,11 @@ from imageshards.manifest.content import Shard as Shard
 from imageshards.manifest.content import Source as Source
 from imageshards.manifest.content import Split as Split
 from imageshards.manifest.content import find_split as find_split
+from imageshards.manifest.content import fingerprint_of as fingerprint_of
+from imageshards.manifest.content import is_plain as is_plain
 from imageshards.manifest.content import record_features as record_features
 from imageshards.manifest.content import shard_path as shard_path
-from imageshards.manifest.content import without_index as without_index
+from imageshards.manifest.content import tfds_labels_name as tfds_labels_name
 from imageshards.manifest.file import FORMAT_VERSION as FORMAT_VERSION
 from imageshards.manifest.file import RECORDS_ROOT_HELP as RECORDS_ROOT_HELP
 from imageshards.manifest.file import Reject as Reject

@@ -7,15 +7,17 @@ the dataset, and that its numbers are counts.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
-from imageshards import storage
+from imageshards import bounds, storage
 from imageshards.errors import UserError
 from imageshards.example import Dtype
 from imageshards.typed import Whole
@@ -28,6 +30,8 @@ REJECTS_NAME = "rejects.jsonl"
 REPORT_NAME = "report"
 INDEX_NAME = "index"
 CROISSANT_NAME = "croissant.json"
+TFDS_FEATURES_NAME = "features.json"
+TFDS_INFO_NAME = "dataset_info.json"
 DUPLICATES_NAME = "duplicates"
 PAGE_NAME = "index.html"  # in the folder of the report
 # Only an unfinished build has this folder in its output.
@@ -56,6 +60,20 @@ CLASS_FEATURE = "image/class/text"
 FILENAME_FEATURE = "image/filename"
 SHA256_FEATURE = "image/key/sha256"
 
+
+def tfds_labels_name(feature: str) -> str:
+    """Returns the name of the file in which TFDS keeps the class names of a feature."""
+    return f"{feature.replace('/', '.')}.labels.txt"
+
+
+# A dataset consists of these folders and files, of its manifest, and of shards (`SHARD_NAME`). A
+# build with --overwrite removes all of them that it does not write again.
+DATASET_FOLDERS = (INDEX_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
+COMPANION_NAMES = (
+    CROISSANT_NAME, TFDS_FEATURES_NAME, TFDS_INFO_NAME,
+    tfds_labels_name(LABEL_FEATURE), tfds_labels_name(LABELS_FEATURE),
+)  # fmt: skip
+
 # The number of labels per image, which `build --label` sets.
 ONE, NONE, SEVERAL = "one", "none", "several"
 
@@ -65,15 +83,13 @@ BOX_CLASS_FEATURE = f"{OBJECT_PREFIX}class/text"
 BOX_LABEL_FEATURE = f"{OBJECT_PREFIX}class/label"
 BOX_FEATURES = tuple(f"{OBJECT_PREFIX}bbox/{side}" for side in ("xmin", "xmax", "ymin", "ymax"))
 
+# Remedies for a damaged dataset.
+BUILD_AGAIN = "build the dataset again by imageshards build --overwrite"
+ADOPT_AGAIN = "describe the TFRecords again by imageshards adopt"
+
 FRAME_BYTES = 16  # The framing of a record, which is all of an empty record.
 
-# File systems allow names of 255 bytes, and a file has a longer name while it is written.
-_MAX_NAME_BYTES = 200
-_MAX_DIMENSIONS = 32  # NumPy 1 allows no more.
-_MAX_SIDE_PX = 65_535  # the limit of a JPEG
-_MAX_VALUES = 2**31 - 1  # A protobuf message holds at most 2 GiB.
-# A shard with a name of this kind would replace a file or folder of the dataset.
-_NOT_SHARDS = (TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME, INDEX_NAME)
+# A shard with a name of this kind would replace a file of the dataset.
 _NOT_SHARDS_SUFFIXES = (".json", ".txt")
 
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -82,10 +98,10 @@ Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
 Counts = dict[str, Whole]
 
 
-def _is_plain(name: str) -> bool:
+def is_plain(name: str) -> bool:
     """Returns whether a name leads to a file in its folder and nowhere else."""
     is_one = re.fullmatch(r"[^./\\][^/\\]*", name) is not None and name.isprintable()
-    return is_one and len(name.encode()) <= _MAX_NAME_BYTES
+    return is_one and len(name.encode()) <= bounds.MAX_NAME_BYTES
 
 
 class File(Struct, frozen=True):
@@ -104,7 +120,7 @@ class IndexFile(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         folder, _, name = self.file.partition("/")
-        if folder != INDEX_NAME or not _is_plain(name):
+        if folder != INDEX_NAME or not is_plain(name):
             raise ValueError(f"file is {self.file!r}; expected a file in {INDEX_NAME}/")
 
 
@@ -128,7 +144,7 @@ class Shard(Struct, frozen=True, omit_defaults=True):
     folder: str = ""
 
     def __post_init__(self) -> None:
-        is_name = _is_plain(self.file) and self.file not in _NOT_SHARDS
+        is_name = is_plain(self.file) and self.file not in DATASET_FOLDERS
         if not is_name or self.file.endswith(_NOT_SHARDS_SUFFIXES):
             expected = "expected the plain name of a shard in the dataset's folder"
             raise ValueError(f"file is {self.file!r}; {expected}")
@@ -151,6 +167,10 @@ class Split(Struct, frozen=True):
     num_records: Whole
     shards: list[Shard]
 
+    def __post_init__(self) -> None:
+        if len(self.shards) > bounds.MAX_SHARDS:
+            raise ValueError(f"it has {len(self.shards)} shards, more than {bounds.MAX_SHARDS}")
+
 
 class FeatureSpec(Struct, frozen=True):
     """One feature of the records.
@@ -165,7 +185,7 @@ class FeatureSpec(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         shape = self.shape or ()
-        if len(shape) > _MAX_DIMENSIONS or math.prod(shape) > _MAX_VALUES:
+        if len(shape) > bounds.MAX_DIMENSIONS or math.prod(shape) > bounds.MAX_RECORD_BYTES:
             raise ValueError("shape is too large; expected a shape that fits into a record")
 
     @property
@@ -203,7 +223,8 @@ class Image(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         sides = (self.size,) * 2 if isinstance(self.size, int) else self.size
-        if sides and not (len(sides) == 2 and all(1 <= side <= _MAX_SIDE_PX for side in sides)):
+        allowed = range(1, bounds.MAX_SIDE_PX + 1)
+        if sides and not (len(sides) == 2 and all(side in allowed for side in sides)):
             raise ValueError(f"size is {self.size}; expected one side or two, in pixels")
 
 
@@ -278,7 +299,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
         rejects: Reason → images that did not become a record.
         skipped: Reason → files that were not listed.
         source: Counts of the originals.
-        fingerprint: A hash that changes with the records and with their description.
+        fingerprint: A hash of the records and of their description (`fingerprint_of`).
         inputs: The inputs of the build.
         options: The options of the build, for people; commands read only `Origin`.
         versions: Library → its version.
@@ -312,6 +333,9 @@ class Manifest(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if len({*self.classes}) < len(self.classes):
             raise ValueError("classes names a class twice; expected each class once")
+        most = min(bounds.MAX_CLASSES, bounds.MAX_CLASSES_OF_SPLITS // max(1, len(self.splits)))
+        if len(self.classes) > most:
+            raise ValueError(f"classes has {len(self.classes)} items; expected up to {most}")
         names: set[str] = set()
         for _, shard in self.shards():
             if shard.name in names:
@@ -323,7 +347,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
         if self.first_label is not None and not self.adopted:
             raise ValueError("first_label is there; expected no such key in a build")
         for path in self.files:
-            if not all(map(_is_plain, path.split("/"))):
+            if not all(map(is_plain, path.split("/"))):
                 raise ValueError(f"files has {path!r}; expected a file in the dataset's folder")
 
     def to_builtins(self) -> dict[str, Any]:
@@ -362,6 +386,11 @@ class Manifest(Struct, frozen=True, kw_only=True):
         label = {ONE: LABEL_FEATURE, SEVERAL: LABELS_FEATURE}.get(self.label)
         text = None if self.label == NONE else CLASS_FEATURE
         return Roles(IMAGE_FEATURE, label, FILENAME_FEATURE, text)
+
+    @property
+    def make_again(self) -> str:
+        """The remedy for files that differ from the manifest and cannot be copied again."""
+        return ADOPT_AGAIN if self.adopted else BUILD_AGAIN
 
     @property
     def hot_features(self) -> tuple[str, ...]:
@@ -452,15 +481,18 @@ def find_split(name: str, splits: Collection[str], argument: str) -> str:
     return found
 
 
-def without_index(splits: Mapping[str, Split]) -> dict[str, Any]:
-    """Returns the splits as JSON for a fingerprint, without index files and folders.
+def fingerprint_of(manifest: Manifest) -> str:
+    """Returns a hash of the records and of their description, the same after an equal build.
 
-    The fingerprint must not depend on the place of a dataset or on the version of PyArrow, which
-    determines the bytes of an index.
+    A run compares this hash when it resumes. The place of the dataset, counts of other files, and
+    the version of PyArrow, which determines the bytes of an index, do not change the hash.
     """
-    found: dict[str, Any] = msgspec.to_builtins(splits)
-    for split in found.values():
+    whole = manifest.to_builtins()
+    for split in whole["splits"].values():
         for shard in split["shards"]:
             del shard["index"]
             shard.pop("folder", None)
-    return found
+    of_adopted = ("adopted", "first_label") if manifest.adopted else ()
+    names = ("splits", "classes", "features", "image", *of_adopted)
+    hashed = {name: whole.get(name) for name in names}
+    return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -12,8 +13,11 @@ from typing import Any, Final
 import msgspec
 
 from imageshards import storage, tfrecord
+from imageshards.bounds import MAX_JSON_BYTES, MAX_LINE_BYTES
 from imageshards.errors import Arg, DamagedManifestError, LeaseLostError, UserError
 from imageshards.manifest.content import (
+    ADOPT_AGAIN,
+    BUILD_AGAIN,
     MANIFEST_NAME,
     QUARANTINE_NAME,
     REJECTS_NAME,
@@ -24,7 +28,7 @@ from imageshards.manifest.content import (
     is_outside,
     record_features,
 )
-from imageshards.typed import convert, decode
+from imageshards.typed import convert, decode, decode_object
 
 FORMAT_VERSION: Final = 1
 
@@ -32,7 +36,6 @@ RECORDS_ROOT_HELP = (
     "for an adopted dataset whose records are in another folder than its manifest: local folder, "
     "gs:// or s3:// place that holds the records (default: only the dataset's folder)"
 )
-_BUILD_AGAIN = "build the dataset again by imageshards build --overwrite"
 
 
 class Reject(msgspec.Struct, frozen=True):
@@ -121,7 +124,7 @@ def load_manifest(
 def _read(directory: str, argument: str) -> dict[str, Any]:
     """Returns the JSON object in the manifest, whose format this release must know."""
     try:
-        data = storage.read(storage.join(directory, MANIFEST_NAME))
+        data = storage.read(storage.join(directory, MANIFEST_NAME), MAX_JSON_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise _no_dataset(argument, directory) from None
     except OSError as e:
@@ -134,7 +137,7 @@ def _read(directory: str, argument: str) -> dict[str, Any]:
             remedy="fix its permissions, or try again",
         ) from e
     try:
-        raw = decode(data, dict[str, Any])
+        raw = decode_object(data)
     except ValueError as e:
         wrong = f"whose {MANIFEST_NAME} could not be read ({e})"
         raise _damaged(argument, directory, wrong, expected="the JSON that a build writes") from e
@@ -158,7 +161,7 @@ def _damaged(
     expected: str = "",
 ) -> DamagedManifestError:
     is_adopted = raw is not None and "adopted" in raw
-    remedy = "write it again by imageshards adopt" if is_adopted else _BUILD_AGAIN
+    remedy = ADOPT_AGAIN if is_adopted else BUILD_AGAIN
     return DamagedManifestError(
         argument=argument,
         received=f"{directory!r}, {wrong}",
@@ -225,7 +228,7 @@ def read_rejects(directory: str) -> Iterator[Reject]:
         ValueError: A line is damaged.
     """
     with storage.open_read(storage.join(directory, QUARANTINE_NAME, REJECTS_NAME)) as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES), b""), 1):
             if not line.strip():
                 continue
             try:
@@ -234,8 +237,13 @@ def read_rejects(directory: str) -> Iterator[Reject]:
                 raise ValueError(f"line {number}: {e}") from e
 
 
-def publish_manifest(directory: str, manifest: Manifest) -> Manifest:
+def publish_manifest(directory: str, manifest: Manifest, replaces: bool = False) -> Manifest:
     """Writes `directory/manifest.json`, whole or not at all, which makes the folder a dataset.
+
+    Args:
+        directory: The dataset, whose other files are complete.
+        manifest: The manifest without its digest.
+        replaces: Whether to replace the manifest that the folder has.
 
     Returns:
         The manifest with the digest of its content.
@@ -244,17 +252,26 @@ def publish_manifest(directory: str, manifest: Manifest) -> Manifest:
         LeaseLostError: The folder has the manifest of another dataset.
     """
     written = msgspec.structs.replace(manifest, digest=digest_of(manifest.to_builtins()))
-    path = storage.join(directory, MANIFEST_NAME)
-    if not storage.write_new(path, to_json(written.to_builtins())):
-        # The same manifest may exist already, since Beam may run a step again.
-        if load_manifest(directory).fingerprint != manifest.fingerprint:
-            raise LeaseLostError(
-                f"another process has put a dataset into {directory!r} meanwhile, so this command "
-                "publishes nothing; choose another folder, or run the command again when no other "
-                "process writes there."
-            )
+    path, text = storage.join(directory, MANIFEST_NAME), to_json(written.to_builtins())
+    if replaces:
+        storage.write(path, text)
+    # The same manifest may exist already: a store's answer may get lost, and Beam may run a step
+    # again.
+    elif not storage.write_new(path, text) and _fingerprint_in(path) != manifest.fingerprint:
+        raise LeaseLostError(
+            f"another process has put a dataset into {directory!r} meanwhile, so this command "
+            "publishes nothing; choose another folder, or run the command again when no other "
+            "process writes there."
+        )
     storage.sync(directory)
     return written
+
+
+def _fingerprint_in(path: str) -> Any:
+    """Returns the fingerprint in a manifest; None for a file that is missing or no manifest."""
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        return decode_object(storage.read(path, MAX_JSON_BYTES + 1)).get("fingerprint")
+    return None
 
 
 def to_json(value: Any) -> str:

@@ -10,6 +10,7 @@ from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
 from imageshards.errors import names_arguments
 from imageshards.manifest import REPORT_NAME
+from imageshards.output_folder import check_no_links
 
 
 def make_parser() -> Parser:
@@ -53,6 +54,7 @@ def report(
     from imageshards.reporting.page import write_report
 
     directory, manifest = command_line.open_dataset(directory, records_root)
+    check_no_links("DIR", directory, REPORT_NAME)
     storage.delete_unfinished(directory, REPORT_NAME)
     with ProgressLine(lambda: "drawing the report"):
         return write_report(directory, manifest)

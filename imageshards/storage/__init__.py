@@ -15,6 +15,7 @@ from imageshards.storage.base import Counts as Counts
 from imageshards.storage.base import Stat as Stat
 from imageshards.storage.base import count as count
 from imageshards.storage.base import counts as counts
+from imageshards.storage.base import read_up_to as read_up_to
 from imageshards.storage.base import reset_counts as reset_counts
 from imageshards.storage.base import unreported as unreported
 from imageshards.storage.concurrency import in_thread as in_thread
@@ -59,8 +60,10 @@ from imageshards.storage.files import upload as upload
 from imageshards.storage.files import using as using
 from imageshards.storage.files import write as write
 from imageshards.storage.files import write_new as write_new
+from imageshards.storage.local import Entry as Entry
 from imageshards.storage.local import delete_unfinished as delete_unfinished
 from imageshards.storage.local import temporary_folder as temporary_folder
+from imageshards.storage.local import walk as walk
 from imageshards.storage.lock import OutputLock as OutputLock
 from imageshards.storage.lock import join_job as join_job
 from imageshards.storage.lock import output_lock as output_lock

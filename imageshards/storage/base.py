@@ -8,6 +8,7 @@ import errno
 import operator
 import os
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, BinaryIO, NamedTuple
 
@@ -124,13 +125,13 @@ class Backend(abc.ABC):
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
         """Returns a whole object, or at most its first `max_bytes`."""
         with self.open_read(path) as file:
-            return file.read() if max_bytes is None else file.read(max_bytes)
+            return file.read() if max_bytes is None else read_up_to(file, max_bytes)
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
         """Returns the bytes from `start` to before `end`; fewer at the end of the object."""
         with self.open_read(path) as file:
             file.seek(start)
-            return file.read(end - start)
+            return read_up_to(file, end - start)
 
     @abc.abstractmethod
     def stat(self, path: str) -> Stat | None:
@@ -140,8 +141,8 @@ class Backend(abc.ABC):
     def files_from(self, prefix: str) -> Iterator[Stat]:
         """Yields every object whose path begins with `prefix`, ordered by path."""
 
-    def files_below(self, folder: str) -> Iterator[Stat]:
-        """Yields every object below a folder, ordered by path."""
+    def files_below(self, folder: str, follow_links: bool = False) -> Iterator[Stat]:
+        """Yields every object below a folder, ordered by path; a store has no links to folders."""
         return self.files_from(folder.rstrip("/") + "/")
 
     def is_folder(self, path: str) -> bool:
@@ -206,6 +207,27 @@ class Backend(abc.ABC):
         """Raises `StorageError`, naming `argument`, unless the bucket of a path can be used."""
 
 
+def read_up_to(stream: IO[bytes], num_bytes: int) -> bytes:
+    """Returns the next bytes of a stream; fewer only at its end.
+
+    Python takes memory for all bytes that a call of `read` asks for, and a number in a file may ask
+    for any. A remote stream may return fewer bytes than a call asks for, even before its end.
+    """
+    pieces = []
+    while num_bytes > 0 and (piece := stream.read(min(num_bytes, RANGE_BYTES))):
+        pieces.append(piece)
+        num_bytes -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def unfinished_path(path: str) -> str:
+    """Returns a new path for a file that gets its final `path` when it is whole.
+
+    Only this process knows the path, which `delete_unfinished` recognises.
+    """
+    return f"{path}.tmp-{uuid.uuid4().hex[:8]}"
+
+
 @contextlib.contextmanager
 def write_whole(path: str) -> Iterator[IO[bytes]]:
     """Opens a local file to write, which appears whole or not at all; creates its folders.
@@ -213,10 +235,9 @@ def write_whole(path: str) -> Iterator[IO[bytes]]:
     The bytes are on disk before the name is, so a power cut leaves no half-written file.
     """
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    # Threads of one process may write the same path.
-    unfinished = f"{path}.tmp-{os.getpid()}-{threading.get_ident()}"
+    unfinished = unfinished_path(path)
     try:
-        with open(unfinished, "wb") as file:
+        with open(unfinished, "xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -23,12 +23,11 @@ import sys
 import tempfile
 import types
 import urllib.parse
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any, BinaryIO
 
 from imageshards.errors import StorageError, UserError, install_advice
-from imageshards.storage.base import RANGE_BYTES, Backend, Stat, write_whole
+from imageshards.storage.base import RANGE_BYTES, Backend, Stat, unfinished_path, write_whole
 from imageshards.storage.concurrency import map_concurrently
 from imageshards.storage.local import LocalBackend, temporary_folder
 
@@ -281,7 +280,7 @@ class AtomicFile:
 
     def __init__(self, path: str, beside: str = ""):
         self.path = path
-        self.local_path = f"{beside or path}.tmp-{uuid.uuid4().hex[:8]}"
+        self.local_path = unfinished_path(beside or path)
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> AtomicFile:
@@ -314,20 +313,28 @@ def upload(local_path: str, path: str) -> Stat:
 def local_copy(path: str) -> str:
     """Returns the path of a local copy of a file or folder in a store; a local path as it is.
 
-    A changed file is copied again. Copies are deleted when the process ends.
+    A changed file or folder is copied again. Copies are deleted when the process ends.
     """
     if is_local(path):
         return path
     found = stat(path)
-    # The version of a file is part of the copy's name.
-    inside = hashlib.sha256(f"{path} {found}".encode()).hexdigest()
-    copied = os.path.join(_copies(), inside, name_of(path))
-    if not os.path.exists(copied):
-        if found is None:
-            copy_folder(path, copied)
-        else:
-            copy(path, copied)
-    return copied
+    # The versions of all files are part of the copy's name.
+    versions = found or [*files_below(path)]
+    folder = os.path.join(_copies(), hashlib.sha256(f"{path} {versions}".encode()).hexdigest())
+    if not os.path.exists(folder):
+        # A copy that broke off must not look like a whole one.
+        between = unfinished_path(folder)
+        os.makedirs(between)
+        try:
+            (copy_folder if found is None else copy)(path, os.path.join(between, name_of(path)))
+            try:
+                os.rename(between, folder)
+            except OSError:
+                if not os.path.exists(folder):  # Another thread may have made the same copy.
+                    raise
+        finally:
+            shutil.rmtree(between, ignore_errors=True)
+    return os.path.join(folder, name_of(path))
 
 
 @functools.cache
@@ -357,9 +364,13 @@ def list_folder(folder: str) -> list[Stat]:
     return backend(folder).list_folder(folder)
 
 
-def files_below(folder: str) -> Iterator[Stat]:
-    """Yields every file below a folder, ordered by path."""
-    yield from backend(folder).files_below(folder)
+def files_below(folder: str, follow_links: bool = False) -> Iterator[Stat]:
+    """Yields every file below a folder, ordered by path.
+
+    Only with `follow_links` may a file be outside of the folder, behind a link to another folder.
+    """
+    here = backend(folder)
+    yield from here.files_below(folder, True) if follow_links else here.files_below(folder)
 
 
 def files_from(prefix: str) -> Iterator[Stat]:

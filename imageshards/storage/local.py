@@ -7,19 +7,31 @@ import errno
 import fcntl
 import fnmatch
 import os
+import pathlib
 import re
 import shutil
 import stat
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator
-from typing import BinaryIO
+from collections.abc import Callable, Iterable, Iterator
+from typing import BinaryIO, NamedTuple
 
-from imageshards.storage.base import RANGE_BYTES, Backend, Stat, write_whole
+from imageshards.bounds import MAX_FOLLOWED_LINKS
+from imageshards.storage.base import (
+    RANGE_BYTES,
+    Backend,
+    Stat,
+    read_up_to,
+    unfinished_path,
+    write_whole,
+)
 
 _TEMPORARY = "imageshards-tmp-"
 # The suffix of an unfinished file, behind its final name.
-_UNFINISHED = re.compile(r"\.tmp-[0-9a-f-]+")
+_UNFINISHED = re.compile(r"\.tmp-[0-9a-f]{8}\Z")
+
+
+_MISSING = (FileNotFoundError, NotADirectoryError)
 
 
 class LocalBackend(Backend):
@@ -27,13 +39,13 @@ class LocalBackend(Backend):
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
         with open(path, "rb", opener=_open_file) as file:
-            return file.read(-1 if max_bytes is None else max_bytes)
+            return file.read() if max_bytes is None else read_up_to(file, max_bytes)
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
         # `open_read` has a buffer of 1 MiB, too much for a range of a few bytes.
         with open(path, "rb", opener=_open_file) as file:
             file.seek(start)
-            return file.read(end - start)
+            return read_up_to(file, end - start)
 
     def write(self, path: str, data: bytes) -> Stat:
         with write_whole(path) as file:
@@ -42,19 +54,17 @@ class LocalBackend(Backend):
 
     def write_new(self, path: str, data: bytes) -> bool:
         # A hard link fails where the target exists, and so it decides between several writers.
-        between = f"{path}.tmp-{uuid.uuid4().hex[:8]}"
+        between = unfinished_path(path)
         self.write(between, data)
         try:
             os.link(between, path)
+            return True
         except FileExistsError:
             return False
         except OSError:  # Some file systems have no links, or forbid them.
-            if os.path.exists(path):
-                return False
-            os.replace(between, path)
+            return _move_new(between, path)
         finally:
             self.delete([between])
-        return True
 
     def open_read(self, path: str) -> BinaryIO:
         return open(path, "rb", buffering=1 << 20, opener=_open_file)
@@ -62,7 +72,7 @@ class LocalBackend(Backend):
     def stat(self, path: str) -> Stat | None:
         try:
             status = os.stat(path)
-        except (FileNotFoundError, NotADirectoryError):
+        except _MISSING:
             return None
         return None if os.path.isdir(path) else _stat(path, status)
 
@@ -70,19 +80,14 @@ class LocalBackend(Backend):
         return os.path.isdir(path)
 
     def list_folder(self, folder: str) -> list[Stat]:
-        try:
-            with os.scandir(folder) as entries:
-                return sorted(filter(None, map(_entry, entries)))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        return sorted(_stats_of(walk(folder, lambda path: False)))
 
-    def files_below(self, folder: str) -> Iterator[Stat]:
-        # Whole paths are ordered as stores list them: "a-b" comes before "a/b".
-        for entry in sorted(self.list_folder(folder), key=lambda e: e.name + "/" * e.is_folder):
-            if entry.is_folder:
-                yield from self.files_below(entry.path)
-            else:
-                yield entry
+    def files_below(self, folder: str, follow_links: bool = False) -> Iterator[Stat]:
+        def enters(path: str) -> bool:
+            return follow_links or not os.path.islink(path)
+
+        found = _stats_of(walk(folder, enters, in_order=True))
+        yield from (each for each in found if not each.is_folder)
 
     def files_from(self, prefix: str) -> Iterator[Stat]:
         above, slash, _ = prefix.rpartition("/")
@@ -105,7 +110,7 @@ class LocalBackend(Backend):
 
     def link(self, source: str, target: str) -> None:
         os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
-        between = f"{target}.tmp-{uuid.uuid4().hex[:8]}"
+        between = unfinished_path(target)
         try:
             os.link(source, between)
         except FileNotFoundError:
@@ -128,6 +133,112 @@ class LocalBackend(Backend):
         return _stat(path, os.stat(path))
 
 
+def _move_new(source: str, target: str) -> bool:
+    """Moves a file unless the target exists; False if it does, or if another process moves one."""
+    # Only one process at a time can make this file. `delete_unfinished` removes the file of a
+    # killed process.
+    claim = f"{target}.tmp-00000000"
+    try:
+        os.close(os.open(claim, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    try:
+        if os.path.lexists(target):
+            return False
+        os.replace(source, target)
+        return True
+    finally:
+        os.unlink(claim)
+
+
+class Entry(NamedTuple):
+    """An entry that `walk` met.
+
+    Attributes:
+        path: Its path.
+        kind: `file`, `special` (a FIFO or device), `missing` (a broken link, or a file that was
+            deleted meanwhile), `folder` (not entered), `loop` (a link to a folder above it) or
+            `unreadable` (a folder that cannot be listed).
+        status: The size and time of a `file` or `special`.
+        error: The error of an `unreadable`.
+    """
+
+    path: str
+    kind: str
+    status: os.stat_result | None = None
+    error: OSError | None = None
+
+
+def walk(
+    folder: str, enters: Callable[[str], bool] = lambda path: True, in_order: bool = False
+) -> Iterator[Entry]:
+    """Yields every entry below a local folder, and follows links but those to a folder above.
+
+    Args:
+        folder: The folder to list.
+        enters: Whether to enter a folder, given its path.
+        in_order: Whether to order the paths as stores do, where "a-b" comes before "a/b". Only then
+            all entries of a folder are held in memory.
+    """
+    real = os.path.realpath(folder)
+    above = {real, *map(str, pathlib.Path(real).parents)}
+    levels = [(folder, _scan(folder, in_order), real)]
+    followed = 0
+    while levels:
+        path, entries, real = levels[-1]
+        try:
+            entry = next(entries, None)
+        except OSError as e:
+            entry = None
+            yield Entry(path, "unreadable", error=e)
+        if entry is None:
+            levels.pop()
+            above.remove(real)
+        elif not _is_folder(entry):
+            yield _described(entry)
+        elif not enters(entry.path):
+            yield Entry(entry.path, "folder")
+        elif (here := _real_path(entry, real)) in above:
+            yield Entry(entry.path, "loop")
+        else:
+            levels.append((entry.path, _scan(entry.path, in_order), here))
+            above.add(here)
+            # Few links, each to a folder with the next ones, would make millions of paths.
+            followed += entry.is_symlink()
+            if followed > MAX_FOLLOWED_LINKS:
+                error = OSError(errno.ELOOP, "too many links to folders", entry.path)
+                yield Entry(entry.path, "unreadable", error=error)
+                return
+
+
+def _real_path(entry: os.DirEntry[str], folder: str) -> str:
+    # Only a link leads out of the folder, whose real path is known.
+    return os.path.realpath(entry.path) if entry.is_symlink() else os.path.join(folder, entry.name)
+
+
+def _scan(folder: str, in_order: bool) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as found:
+        if in_order:
+            yield from sorted(found, key=lambda entry: entry.name + "/" * _is_folder(entry))
+        else:
+            yield from found
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def _described(entry: os.DirEntry[str]) -> Entry:
+    try:
+        status = entry.stat()
+    except OSError:
+        return Entry(entry.path, "missing")
+    return Entry(entry.path, "file" if stat.S_ISREG(status.st_mode) else "special", status)
+
+
 def _open_file(path: str, flags: int) -> int:
     """Opens a regular file; refuses devices and FIFOs, while Python itself refuses folders."""
     # A FIFO would block until somebody writes to it, and a device may never end.
@@ -143,14 +254,16 @@ def _stat(path: str, status: os.stat_result) -> Stat:
     return Stat(path, status.st_size, status.st_mtime_ns)
 
 
-def _entry(entry: os.DirEntry[str]) -> Stat | None:
-    """Describes a folder's entry, following links; None for a dangling link or a deleted entry."""
-    try:
-        if entry.is_dir():
-            return Stat(entry.path, is_folder=True)
-        return _stat(entry.path, entry.stat())
-    except OSError:
-        return None
+def _stats_of(entries: Iterable[Entry]) -> Iterator[Stat]:
+    """Describes files and folders; leaves out broken links and what is missing meanwhile."""
+    for entry in entries:
+        if entry.error is not None and not isinstance(entry.error, _MISSING):
+            raise entry.error
+        if entry.kind == "folder":
+            yield Stat(entry.path, is_folder=True)
+        # A FIFO or device is listed, too: the attempt to read it gives a clear error.
+        elif entry.status is not None:
+            yield _stat(entry.path, entry.status)
 
 
 @contextlib.contextmanager
@@ -212,8 +325,13 @@ def delete_unfinished(folder: str, *names: str) -> None:
     with contextlib.suppress(OSError):
         for entry in local.list_folder(folder):
             final = entry.name if entry.is_folder else _UNFINISHED.sub("", entry.name)
-            if any(fnmatch.fnmatchcase(final, name) for name in names):
-                found += local.files_below(entry.path) if entry.is_folder else [entry]
+            if not any(fnmatch.fnmatchcase(final, name) for name in names):
+                continue
+            if not entry.is_folder:
+                found.append(entry)
+            # A link may lead to files of other programs.
+            elif not os.path.islink(entry.path):
+                found += local.files_below(entry.path)
         local.delete(file.path for file in found if _UNFINISHED.search(file.name))
 
 

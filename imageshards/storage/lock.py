@@ -10,7 +10,9 @@ from __future__ import annotations
 import abc
 import contextlib
 import ctypes
+import errno
 import fcntl
+import logging
 import mmap
 import os
 import re
@@ -21,10 +23,11 @@ import threading
 import time
 import uuid
 import weakref
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import msgspec
 
+from imageshards.bounds import MAX_LINE_BYTES
 from imageshards.errors import LeaseLostError, OutputError, UserError
 from imageshards.storage import files
 from imageshards.storage.base import WRITE_GUARDS
@@ -32,11 +35,15 @@ from imageshards.storage.concurrency import in_thread, shared_memory
 from imageshards.storage.local import is_at
 from imageshards.typed import Whole, decode
 
+_LOGGER = logging.getLogger(__name__)
+
 # Attempts to take a lease while several jobs write the object.
 _ATTEMPTS = 5
 # How long to wait for the worker processes of a killed job, which usually end at their next write.
 _ORPHANS_SEC = 60.0
 _TAKEN = "was taken by another job or deleted"
+# Answers of a file system without locks: NFS without lockd, and some Lustre and FUSE mounts.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class LeaseTimes(NamedTuple):
@@ -137,27 +144,74 @@ class FileLock(OutputLock):
 
     Every process with a copy of `fileno()` holds the lock, too. So a killed job keeps its lock
     until its last worker process has ended, and the next job waits for that.
+
+    On a file system without locks, the job makes a second file, which only one job can make. The
+    next job of the same machine removes the file of a killed one.
     """
 
     _file: Any = None
+    _only = ""  # the second file, if this job has made it
 
     def _take(self) -> None:
         # The last holder may have deleted the file between our opening and locking it. A lock on
         # a deleted file would keep no job out.
-        while self._file is None or not is_at(self.path, self._file.fileno()):
+        while self._file is None or not is_at(self._only or self.path, self._file.fileno()):
             self._close()
-            self._open()
+            try:
+                self._open()
+            except OSError as e:
+                if e.errno not in _NO_LOCKS:
+                    raise
+                self._make_second_file(f"{self.path}-held", e)
         # A forked child that outlives this process must not keep the lock.
         os.register_at_fork(after_in_child=self._close)
         self._file.seek(0)
-        _forget(_parse_holder(self._file.read()))
+        _forget(_parse_holder(self._file.read(MAX_LINE_BYTES)))
         self._file.truncate(0)
         self._file.write(msgspec.json.encode(self._holder))
 
+    def _make_second_file(self, path: str, why: OSError) -> None:
+        self._close()
+        self._only = ""
+        while not self._only:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            try:
+                self._file = open(path, "x+b", buffering=0)
+                self._only = path
+            except FileExistsError:
+                self._remove_if_ended(path)
+        _LOGGER.warning(
+            "%s is on a file system without locks (%s), so the file %s keeps other jobs out; "
+            "delete the file if its job was killed on another machine",
+            self._output, why.strerror, path,
+        )  # fmt: skip
+
+    def _remove_if_ended(self, path: str) -> None:
+        """Removes the second file of a job that has ended; refuses the output of another job."""
+        found = _holder_in(path)
+        if found is None:
+            return
+        sign = _sign_of_ended(found)
+        if sign is None:
+            raise UserError(
+                argument="output",
+                received=f"{self._output!r}, which is in use by another job ({_who(found)})",
+                remedy=f"wait for it to end, or delete {path} if it was killed on another machine",
+            )
+        # While this job holds the sign of life, no other job removes the file.
+        with sign:
+            if _holder_in(path) == found:
+                os.unlink(path)
+            _forget(found)
+
     def fileno(self) -> int:
-        return int(self._file.fileno())
+        # Workers with a copy of the sign of life keep the second file from being removed.
+        return int((self._sign if self._only and self._sign else self._file).fileno())
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self._only:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._only)
         self._end_life()
         self._close()
 
@@ -166,15 +220,22 @@ class FileLock(OutputLock):
             self._file.close()
 
     def _open(self) -> None:
-        os.makedirs(os.path.dirname(self.path), exist_ok=True)
-        self._file = open(self.path, "a+b", buffering=0)
+        folder = os.path.dirname(self.path)
+        if os.path.islink(folder):  # A stranger's dataset may have a link to files of the user.
+            raise UserError(
+                argument="output",
+                received=f"{self._output!r}, whose {os.path.basename(folder)} is a link",
+                remedy=f"delete the link {folder}, or choose another folder",
+            )
+        os.makedirs(folder, exist_ok=True)
+        self._file = open(self.path, "a+b", buffering=0, opener=_open_no_link)
         deadline = time.monotonic() + _ORPHANS_SEC
         while True:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             self._file.seek(0)
-            holder = _parse_holder(self._file.read())
+            holder = _parse_holder(self._file.read(MAX_LINE_BYTES))
             if not _has_ended(holder):
                 raise UserError(
                     argument="output",
@@ -255,7 +316,7 @@ class Lease(OutputLock):
         if found is None:
             return None
         try:
-            return (*found, _parse_holder(self._store.read(self.path)))
+            return (*found, _parse_holder(self._store.read(self.path, MAX_LINE_BYTES)))
         except FileNotFoundError:
             return None
 
@@ -405,14 +466,35 @@ def _sign_of_life(holder: _Holder) -> str:
     return os.path.join(tempfile.gettempdir(), f"imageshards-lock-{name}")
 
 
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+def _holder_in(path: str) -> _Holder | None:
+    try:
+        with open(path, "rb") as file:
+            return _parse_holder(file.read(MAX_LINE_BYTES))
+    except FileNotFoundError:
+        return None
+
+
+def _sign_of_ended(holder: _Holder) -> BinaryIO | None:
+    """Returns the locked sign of life of a holder that ran on this machine and has ended."""
+    with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+        # The file is missing (another machine) or locked (still running).
+        sign = stack.enter_context(open(_sign_of_life(holder), "rb"))
+        fcntl.flock(sign, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        stack.pop_all()
+        return sign
+    return None
+
+
 def _has_ended(holder: _Holder) -> bool:
     """Returns whether a lock's holder certainly ran on this machine and has ended."""
-    try:
-        with open(_sign_of_life(holder), "rb") as sign:
-            fcntl.flock(sign, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # The file is missing (another machine) or locked (still running).
-        return False
-    return True
+    sign = _sign_of_ended(holder)
+    if sign is not None:
+        sign.close()
+    return sign is not None
 
 
 def _forget(holder: _Holder) -> None:

@@ -16,11 +16,13 @@ from imageshards.errors import IndexDamageError
 from imageshards.example import decode_record
 from imageshards.index import index_schema, read_shard_index
 from imageshards.manifest import (
+    COMPANION_NAMES,
+    DATASET_FOLDERS,
     INDEX_NAME,
     ONE,
     QUARANTINE_NAME,
+    REPORT_NAME,
     SHARD_NAME,
-    TRANSFORM_NAME,
     File,
     Manifest,
     Shard,
@@ -182,18 +184,19 @@ def balance_problems(manifest: Manifest) -> Iterator[str]:
 
 
 def unlisted_files(manifest: Manifest, directory: str) -> Iterator[Problem]:
-    """Yields shards, and files in folders of the dataset, that the manifest does not list."""
+    """Yields files that a dataset may consist of and that the manifest does not list."""
     shards = [shard for _, shard in manifest.shards()]
     listed = {shard.file for shard in shards} | {shard.index.file for shard in shards}
     listed |= manifest.files.keys()
     names = [entry.name for entry in storage.list_folder(directory)]
     below = [
         storage.files_below(storage.join(directory, folder))
-        for folder in (INDEX_NAME, TRANSFORM_NAME, QUARANTINE_NAME)
+        for folder in DATASET_FOLDERS
+        if folder != REPORT_NAME  # which the manifest does not list
     ]
     start = len(storage.join(directory, ""))
-    shards_found = filter(SHARD_NAME.fullmatch, names)
-    for name in [*shards_found, *(file.path[start:] for file in itertools.chain(*below))]:
+    found = [name for name in names if SHARD_NAME.fullmatch(name) or name in COMPANION_NAMES]
+    for name in [*found, *(file.path[start:] for file in itertools.chain(*below))]:
         if name not in listed:
             check = "index" if name.startswith(f"{INDEX_NAME}/") else "files"
             yield Problem(check, f"{name}: the manifest does not list it.", name)
@@ -212,7 +215,7 @@ def index_problems(manifest: Manifest, directory: str) -> Iterator[Problem]:
         try:
             return read_shard_index(directory, shard, schema)
         except IndexDamageError as e:
-            return e.problem
+            return e.damage
 
     shards = [shard for _, shard in manifest.shards()]
     tables = [schema.empty_table()]

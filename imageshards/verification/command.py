@@ -15,8 +15,8 @@ from imageshards import storage
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
 from imageshards.errors import UserError, names_arguments
-from imageshards.manifest import STAGING_NAME
-from imageshards.text import counted
+from imageshards.manifest import BUILD_AGAIN, STAGING_NAME
+from imageshards.text import counted, visible
 
 if TYPE_CHECKING:
     from imageshards.verification.checks import Problem
@@ -44,6 +44,7 @@ class Verdict:
         notes: Sentences about things that are not problems.
         num_shards, num_records, num_bytes: The shards, records and bytes that were read.
         seconds: The time that the check took.
+        remedy: How to make the dataset again.
     """
 
     directory: str
@@ -53,6 +54,7 @@ class Verdict:
     num_records: int
     num_bytes: int
     seconds: float
+    remedy: str = BUILD_AGAIN
 
     @property
     def ok(self) -> bool:
@@ -83,10 +85,8 @@ class Verdict:
             f"{counted(self.num_shards, 'shard')} read, {self.seconds:.1f} s."
         )
         if not self.ok:
-            lines.append(
-                "To fix it, copy the files anew, or build the dataset again with --overwrite."
-            )
-        return "\n".join(lines)
+            lines.append(f"To fix it, copy the files anew, or {self.remedy}.")
+        return visible("\n".join(lines))
 
 
 @names_arguments(DIR="directory")
@@ -105,8 +105,8 @@ def verify(
         records_root: A place in which the manifest of an adopted dataset may name shards.
 
     Raises:
-        UserError: The manifest is missing or damaged, the store cannot be used, or a process was
-            killed.
+        UserError: The manifest is missing or damaged, the store cannot be used, a process was
+            killed, or the dataset was replaced meanwhile.
     """
     from imageshards.progress import with_progress
     from imageshards.verification.checks import check_shard, dataset_problems
@@ -122,6 +122,14 @@ def verify(
     results = list(checked)
     found = [*dataset_problems(directory, manifest)]
     found += [problem for result in results for problem in result.problems]
+    if found and command_line.open_dataset(directory, records_root)[1].digest != manifest.digest:
+        # A build with --overwrite, or another adopt, has replaced the files that were compared.
+        raise UserError(
+            argument="DIR",
+            received=f"{directory!r}, which was replaced by another dataset while it was read",
+            expected="a dataset that nobody changes",
+            remedy="run the command again",
+        )
     read = [result for result in results if result.sha256]  # Only a file that was read has one.
     notes = []
     if storage.is_folder(storage.join(directory, STAGING_NAME)):
@@ -138,6 +146,7 @@ def verify(
         sum(result.num_records for result in read),
         sum(result.num_bytes for result in read),
         time.monotonic() - started,
+        manifest.make_again,
     )
 
 

@@ -1,4 +1,5 @@
 import hashlib
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -168,3 +169,78 @@ def test_unknown_splits_and_columns_are_named(written):
     for columns, words in ((["size"], "'size'"), (["key", "label", "key"], "'key' twice")):
         with refused("columns", words):
             index.read_index(str(directory), manifest(entry), columns=columns)
+
+
+ROWS = 3000
+REPEATED = pa.DictionaryArray.from_arrays(pa.array([0] * ROWS, pa.int32()), ["k" * 1_000_000])
+PREFIXES = pa.array(["k" * 1_000_000 + str(i) for i in range(100)])
+BOMBS: dict[
+    str, tuple[dict[str, Any], dict[str, Any], int]
+] = {  # columns, options of the writer, and the number of rows in the manifest
+    "rows": ({"label": np.zeros(10_000_000, np.int64)}, {}, 1),
+    "rows as the manifest says": ({"label": np.zeros(10_000_000, np.int64)}, {}, 10_000_000),
+    "a repeated text": ({"key": REPEATED}, {}, ROWS),
+    "texts in a list": ({"parts": pa.ListArray.from_arrays([0, ROWS], REPEATED)}, {}, 1),
+    "values in a list": ({"tokens": pa.array([np.zeros(10_000_000, np.int64)])}, {}, 1),
+    "a long text": ({"note": pa.array(["x" * 50_000_000])}, {"use_dictionary": False}, 1),
+    "a footer that lies": ({"note": pa.array(["x" * 50_000_000])}, {"use_dictionary": False}, 1),
+    "shared beginnings": (
+        {"key": PREFIXES},
+        {"use_dictionary": False, "column_encoding": {"key": "DELTA_BYTE_ARRAY"}},
+        100,
+    ),
+}
+
+
+def varint(number, length=0):
+    """A number as Thrift writes it, in at least so many bytes."""
+    bits, found = 2 * number, bytearray()
+    while bits or len(found) < length:
+        found.append(bits & 0x7F | 0x80)
+        bits >>= 7
+    found[-1] &= 0x7F
+    return bytes(found)
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_few_bytes_that_stand_for_many_take_no_memory(tmp_path, name):
+    columns, options, num_records = BOMBS[name]
+    (column,) = columns
+    rows = pa.table(columns | {"num_bytes": pa.array([16] * len(columns[column]), pa.int64())})
+    path = tmp_path / "index" / "a.parquet"
+    path.parent.mkdir()
+    pq.write_table(rows, path, compression="zstd", store_schema=False, **options)
+    data = path.read_bytes()
+    if name == "a footer that lies":
+        size = pq.ParquetFile(path).metadata.row_group(0).column(0).total_uncompressed_size
+        said = varint(size)
+        assert data.count(said) == 1
+        data = data.replace(said, varint(100, len(said)))
+        path.write_bytes(data)
+        assert pq.ParquetFile(path).metadata.row_group(0).column(0).total_uncompressed_size == 100
+    entry = IndexFile("index/a.parquet", len(data), hashlib.sha256(data).hexdigest())
+    shard = Shard(SHARD, num_records, 16 * num_records, "0" * 64, {}, entry)
+    del rows
+    pool, before = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    try:
+        schema = pa.schema([index.index_schema(FEATURES).field(column)])
+        with pytest.raises(IndexDamageError, match="rows|too large|encoding") as caught:
+            index.read_shard_index(str(tmp_path), shard, schema)
+    finally:
+        pa.set_memory_pool(before)
+    assert len(data) < 500_000 and (pool.max_memory() or 0) < 8_000_000
+    assert str(caught.value).startswith("directory received")
+
+
+def test_a_null_among_the_names_of_a_record_is_refused(tmp_path):
+    label = FeatureSpec("int64", None)
+    features = {"image/class/labels": label, "image/class/text": FeatureSpec("string", None)}
+    rows = rows_of_three()
+    rows.columns["label"] = [[0], [], [0, 1]]
+    rows.columns["class_name"] = [["cat"], [], [None, "dog"]]
+    found = index.index_table(rows, "train", SHARD, features, "several")
+    entry = index.write_index(str(tmp_path), SHARD, found)
+    shard = Shard(SHARD, 3, 303, "0" * 64, {}, entry)
+    with pytest.raises(IndexDamageError, match="does not say the class_name of each record"):
+        index.read_shard_index(str(tmp_path), shard)

@@ -2,30 +2,35 @@ import contextlib
 import copy
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import imageshards as ims
 from beam_pipeline.inputs.datasets import open_inputs
 from beam_pipeline.inputs.listing import list_records, shards_to_list
 from beam_pipeline.options import BuildOptions, CopiedInput, InputOptions
+from imageshards.adopt.command import adopt
 from imageshards.errors import UserError
 from imageshards.example import encode_example
 from imageshards.manifest import digest_of
-from imageshards.reporting.page import write_report
 from imageshards.verification.command import json_of, verify
-from tests.support.dataset_factory import Dataset, features_of, framed
+from tests.support.dataset_factory import Dataset, described, features_of, framed, jpeg
+from tests.support.errors import refused
 from tests.support.manifests import shards_of, write_manifest
 from tests.support.strangers import SENTINEL, changed
 from tests.support.trainer_data import ROLES
 
-VALUES = [None, [], [b""], [b"\xff"], [1], [-1], [2**62], [1.5], [1, 2], [b"a", b"b"]]
+SHARED = [HealthCheck.function_scoped_fixture]
+VALUES: list[Any] = [None, [], [b""], [b"\xff"], [1], [-1], [2**62], [1.5], [1, 2], [b"a", b"b"]]
 
 
 def check(directory):
@@ -35,7 +40,11 @@ def check(directory):
 
 
 def report(directory):
-    write_report(directory, ims.load_manifest(directory, complete=True, adopted=True))
+    ims.report(directory)
+
+
+def duplicates(directory):
+    ims.duplicates(directory, workers=1)
 
 
 def read(directory):
@@ -61,7 +70,7 @@ def build(directory):
             pass
 
 
-COMMANDS: list[Callable[[str], Any]] = [check, report, read, train, build]
+COMMANDS: list[Callable[[str], Any]] = [check, report, duplicates, read, train, build]
 
 
 class _Opened:
@@ -95,11 +104,11 @@ def only_below(folder):
     assert sentinel.read_text() == "mine" and {*folder.parent.iterdir()} == {sentinel, folder}
 
 
-def works_or_says_why(made):
-    with only_below(made.directory):
-        for command in COMMANDS:
+def works_or_says_why(folder, commands=COMMANDS):
+    with only_below(folder):
+        for command in commands:
             try:
-                command(str(made.directory))
+                command(str(folder))
             except UserError as e:
                 assert "\n" not in str(e).strip() and str(e).endswith("."), command
 
@@ -119,6 +128,172 @@ def test_commands_work_on_an_unchanged_dataset(made):
         command(str(made.directory))
 
 
+COLUMNS: dict[str, Any] = {
+    "null": pa.nulls(1), "text": ["x"], "name": [f"../{SENTINEL}"], "negative": [-1],
+    "large": [2**62], "share": [0.5], "list": [["a"]], "lists": [[None, "a"]], "struct": [{"a": 1}],
+}  # fmt: skip
+
+
+@given(st.data())
+@settings(max_examples=60, derandomize=True, deadline=None)
+def test_any_index_is_used_or_refused(made, data):
+    entry = copy.deepcopy(made.manifest)
+    (_, shard), *_ = shards_of(entry)
+    path = made.directory / shard["index"]["file"]
+    whole = path.read_bytes()
+    table = pq.read_table(pa.BufferReader(whole))
+    for _ in range(data.draw(st.integers(1, 2))):
+        place = data.draw(st.integers(0, table.num_columns - 1))
+        names, column = table.column_names, table.column(place)
+        match data.draw(st.sampled_from(["value", "all", "drop", "twice", "rows", "rename"])):
+            case "value":
+                values = [*column.to_pylist()[:-1], data.draw(st.sampled_from(VALUES[2:]))]
+                with contextlib.suppress(pa.ArrowException):
+                    table = table.set_column(place, names[place], pa.array(values))
+            case "all":
+                found = pa.array(COLUMNS[data.draw(st.sampled_from([*COLUMNS]))])
+                table = table.set_column(place, names[place], found.take([0] * len(table)))
+            case "drop" if table.num_columns > 1:
+                table = table.remove_column(place)
+            case "twice":
+                table = table.append_column(names[place], column)
+            case "rows":
+                table = table.slice(1)
+            case "rename":
+                table = table.rename_columns([*names[:place], "x.y", *names[place + 1 :]])
+    stream = pa.BufferOutputStream()
+    try:
+        pq.write_table(table, stream, store_schema=data.draw(st.booleans()))
+        content = bytearray(stream.getvalue().to_pybytes())
+        if data.draw(st.booleans()):
+            content[data.draw(st.integers(4, len(content) - 9))] ^= 0xFF
+        path.write_bytes(content)
+        shard["index"] |= described(path)
+        write_manifest(str(made.directory), entry)
+        works_or_says_why(made.directory)
+    finally:
+        path.write_bytes(whole)
+
+
+FEATURES = {
+    "featuresDict": {
+        "features": {
+            "image": {"image": {"shape": {"dimensions": ["-1", "-1", "3"]}}},
+            "label": {"classLabel": {"numClasses": "2"}},
+        }
+    }
+}
+TEMPLATE = "{DATASET}-{SHARD_X_OF_Y}.x"
+INFO: dict[str, Any] = {
+    "name": "set",
+    "fileFormat": "tfrecord",
+    "splits": [{"name": "train", "shardLengths": ["2"], "filepathTemplate": TEMPLATE}],
+    "supervisedKeys": {"tuple": {"items": [{"featureKey": "image"}, {"featureKey": "label"}]}},
+}
+
+
+def adopt_and_check(directory):
+    adopt(directory)
+    assert verify(directory, workers=1).ok
+
+
+@pytest.fixture
+def records(tmp_path):
+    """A folder with a file of two records, and their description by TFDS."""
+    folder = tmp_path / "set"
+    folder.mkdir()
+    payloads = [encode_example({"image": jpeg(i), "label": i}) for i in range(2)]
+    (folder / "set-00000-of-00001.x").write_bytes(framed(payloads))
+    describe(folder, INFO, FEATURES)
+    return folder
+
+
+def describe(folder, info, features):
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    (folder / "features.json").write_text(json.dumps(features))
+
+
+@given(st.data())
+@settings(max_examples=100, derandomize=True, deadline=None, suppress_health_check=SHARED)
+def test_any_description_of_tfds_is_used_or_refused(records, data):
+    describe(records, data.draw(changed(INFO)), data.draw(changed(FEATURES)))
+    works_or_says_why(records, [adopt_and_check])
+
+
+HOSTILE = {  # a text of the two files → what stands in its place
+    "a wide field": (TEMPLATE, "{SHARD_INDEX:>9999999999}"),
+    "an attribute": (TEMPLATE, "{DATASET.__class__}"),
+    "a command of a terminal": (TEMPLATE, "x\\u001b[2J"),
+    "a long name": (TEMPLATE, "x" * 10_000),
+    "many shards": ('["2"]', json.dumps(["1"] * 200_000)),
+    "a large number": ('["2"]', json.dumps(["9" * 5000])),
+    "many classes": ('"2"', '"999999999999"'),
+    "many levels": ('{"classLabel"', '{"featuresDict": {"features": {"a":' * 400 + '{"classLabel"'),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_descriptions_of_tfds_are_refused_at_once(records, name):
+    old, new = HOSTILE[name]
+    for path in (records / "dataset_info.json", records / "features.json"):
+        text = path.read_text().replace(old, new)
+        path.write_text(text + "}}}" * text.count('"a"'))
+    with refused("DIR", "is not what TensorFlow Datasets writes"):
+        adopt(str(records))
+
+
+NAMES_OF_FILES = [
+    "a.tfrec", "train.tfrec", "val/b.tfrec", "train/val.tfrec", "train_test.tfrec", "a#0.tfrec",
+    "x\x1b[2J.tfrec", "line\nbreak.tfrec", "\u202egnp.tfrec", os.fsdecode(b"\xff.tfrec"), " .tfrec",
+    "x.tfrec-1-of-2", "x.tfrec-00001-of-00000", "x.tfrec-00000-of-999999999999", "[ab].tfrec",
+    "n" * 240 + ".tfrec", f"{'9' * 200}-0-of-{'9' * 40}", "index/a.parquet/a.tfrec",
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(NAMES_OF_FILES), min_size=1, max_size=3, unique=True))
+@settings(max_examples=100, derandomize=True, deadline=None)
+def test_any_names_of_files_are_used_or_refused(tmp_path_factory, names):
+    folder = tmp_path_factory.mktemp("names") / "set"
+    payloads = [encode_example({"image": jpeg(i), "label": i}) for i in range(2)]
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(framed(payloads))
+    works_or_says_why(folder, [adopt_and_check, report, duplicates])
+
+
+TARGETS = [
+    ".",
+    "..",
+    "/",
+    "self",
+    f"../../{SENTINEL}",
+    f"../{SENTINEL}",
+    "/dev/zero",
+    "report",
+    "x",
+]
+
+
+@given(st.data())
+@settings(max_examples=60, derandomize=True, deadline=None)
+def test_any_links_are_used_or_refused(tmp_path_factory, data):
+    made = Dataset(tmp_path_factory.mktemp("links") / "set", {"train": 1}, per_shard=2)
+    names = ["a.tfrec", *(str(p.relative_to(made.directory)) for p in made.directory.rglob("*"))]
+    names += ["report", "report/a", "report/b", "index/a", "index/b", "duplicates", ".staging"]
+    for name in data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True)):
+        path = made.directory / name
+        if not path.parent.is_dir() or path.parent.is_symlink():
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        path.unlink(missing_ok=True)
+        path.symlink_to(data.draw(st.sampled_from(TARGETS)))
+    works_or_says_why(made.directory)
+    (made.directory / "manifest.json").unlink(missing_ok=True)
+    with contextlib.suppress(UserError):
+        adopt(str(made.directory))
+
+
 def adopted_from(made):
     found = copy.deepcopy(made.manifest) | {"adopted": ROLES, "files": {}}
     for _, shard in shards_of(found):
@@ -134,7 +309,7 @@ def test_any_manifest_is_used_or_refused(made, is_adopted, data):
     if isinstance(manifest, dict):
         manifest["digest"] = digest_of(manifest)
     (made.directory / "manifest.json").write_text(json.dumps(manifest))
-    works_or_says_why(made)
+    works_or_says_why(made.directory)
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "quarantine/rejects.jsonl", "shard", "index"])
@@ -148,7 +323,7 @@ def test_only_regular_files_are_read(made, name, is_device):
     path.unlink()
     path.symlink_to("/dev/zero") if is_device else os.mkfifo(path)
     try:
-        works_or_says_why(made)
+        works_or_says_why(made.directory)
         with contextlib.suppress(UserError):
             problems = verify(made.directory, workers=1).problems
             assert "(Not a regular file)" in " ".join(problem.message for problem in problems)
@@ -176,6 +351,6 @@ def test_any_record_is_used_or_refused(made, data):
     manifest["splits"]["train"]["shards"][0]["num_bytes"] = len(content)
     write_manifest(str(made.directory), manifest)
     try:
-        works_or_says_why(made)
+        works_or_says_why(made.directory)
     finally:
         made.write_shard(name)

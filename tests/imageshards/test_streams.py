@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+import imageshards as ims
+from imageshards.__main__ import main
 from imageshards.progress import ProgressLine
 from imageshards.streams import LastingStream, lasting_streams
 from tests.support.commands import ROOT
@@ -30,6 +32,26 @@ def test_a_stream_drops_text_after_its_first_error():
     with pytest.raises(OSError, match="No space"):
         strict.write("some")
     assert strict.write("more") == 4
+
+
+def test_control_characters_of_names_do_not_reach_the_terminal(tmp_path, capsys):
+    name = "x\x1b]0;owned\x07\x9b2J"
+    made = Dataset(tmp_path / "set", {"train": 1}, per_shard=2, classes=("cat", name))
+    (made.directory / "index" / name).touch()
+    made.manifest["warnings"] = [name]
+    made.manifest["splits"]["train"]["shards"][0]["classes"] = {"cat": 1, name: 7}
+    made.save()
+    for command in ("verify", "report", "duplicates"):
+        main([command, str(made.directory)])
+    main(["verify", str(tmp_path / name)])
+    with lasting_streams():
+        print(name, end="\r")
+    said = "".join(capsys.readouterr())
+    assert said.count("x\\u001b]0;owned\\u0007\\u009b2J") > 1 and "2J\r" in said
+    assert not {"\x1b", "\x07", "\x9b"} & {*said, *repr(ims.verify(made.directory, workers=1))}
+    with pytest.raises(ims.UserError, match="owned") as caught:
+        ims.open(tmp_path / name)
+    assert "\x1b" not in str(caught.value)
 
 
 def test_a_logger_that_closes_its_stream_leaves_stderr_open(capsys):

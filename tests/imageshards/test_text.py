@@ -39,6 +39,11 @@ def test_bytes_that_are_not_utf8_are_escaped():
     assert text.printable_in(value) == {escaped: [escaped, 1, None, [escaped]], "é": {"x": escaped}}
 
 
+def test_control_characters_become_visible():
+    name = "a\x1b[2Jb\rc\x07\x9b\u202etxt\u2028 é\t日\n"
+    assert text.visible(name) == "a\\u001b[2Jb\\u000dc\\u0007\\u009b\\u202etxt\\u2028 é\t日\n"
+
+
 @given(_NAMES, _NAMES)
 def test_different_names_have_different_keys(one, other):
     assert (text.key_of(one) == text.key_of(other)) == (one == other)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import imageshards as ims
-from imageshards.tfrecord import MAX_RECORD_BYTES, Record, is_header, scan_records, write_records
+from imageshards.bounds import MAX_RECORD_BYTES
+from imageshards.tfrecord import Record, is_header, scan_records, write_records
 from tests.support.dataset_factory import framed
 
 # tf.io.TFRecordWriter of TensorFlow 2.21, which wrote b"" and b"shard".

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import math
 import os
 from collections.abc import Sequence
@@ -20,8 +18,8 @@ from imageshards.manifest import (
     VALIDATION_NAMES,
     Image,
     Manifest,
+    fingerprint_of,
     shard_path,
-    without_index,
 )
 from imageshards.text import counted
 from trainer.dataset.spec import DatasetSpec, FeatureSpec, ImageSpec, Shard, Split
@@ -132,7 +130,7 @@ def _dataset(data: str, raw: Manifest) -> DatasetSpec:
         filename_feature=filename if filename in features else None,
         label_offset=raw.first_label or 0,
         target="labels" if raw.label == SEVERAL else "class",
-        fingerprint=_fingerprint(raw),
+        fingerprint=fingerprint_of(raw),
         adopted=adopted is not None,
         manifest=raw,
     )
@@ -167,15 +165,6 @@ def _split(data: str, name: str, raw: manifest.Split) -> Split:
             f"{split.num_records}"
         )
     return split
-
-
-def _fingerprint(raw: Manifest) -> str:
-    """Returns a hash of the records and their description, the same after an equal build."""
-    # A run compares this hash when it resumes, so the hashed keys must stay as they are.
-    names = ("classes", "features", "image", *["adopted", "first_label"] * bool(raw.adopted))
-    whole = raw.to_builtins()
-    hashed = {name: whole.get(name) for name in names} | {"splits": without_index(raw.splits)}
-    return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
 
 
 def _image(raw: Image, formats: tuple[str, ...]) -> ImageSpec:

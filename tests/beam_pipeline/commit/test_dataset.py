@@ -13,7 +13,9 @@ from imageshards.errors import OutputError, UserError
 from imageshards.verification import command as verify
 from tests.support.builds import build, class_folders, manifest, run_example
 from tests.support.commit_steps import Job, fingerprint_if_whole, make_units, spreads
+from tests.support.dataset_factory import Dataset
 from tests.support.errors import refused
+from tests.support.manifests import shards_of
 
 pytestmark = pytest.mark.process
 
@@ -56,6 +58,25 @@ def test_a_report_that_cannot_be_drawn_costs_no_dataset(flags, tmp_path, monkeyp
     assert manifest(output)["listed"] == 28
     (warning,) = [r for r in caplog.records if r.name == "imageshards.reporting.page"]
     assert f"imageshards report {output}" in warning.getMessage()
+
+
+def test_overwrite_leaves_nothing_of_the_dataset_before(flags, tmp_path, capsys):
+    output = Dataset(tmp_path / "set", rejects={"truncated": 1}).directory
+    earlier = ("croissant.json", "image.class.label.labels.txt", "test-00000-of-00001.tfrecord")
+    others = ("notes.json", "my.labels.txt", "duplicates/exclude.txt")
+    for name in (*earlier, *others, "index/old.parquet", "report/index.html"):
+        (output / name).parent.mkdir(exist_ok=True)
+        (output / name).write_text("earlier")
+    assert verify.main([str(output)]) == 1
+    said = capsys.readouterr().out
+    assert all(f"{name}: the manifest does not list it" in said for name in earlier)
+    assert build(*flags, "--label", "none", "--overwrite", "--no_report") == 0
+    found = {str(path.relative_to(output)) for path in output.rglob("*") if path.is_file()}
+    told = manifest(output)
+    shards = [shard for _, shard in shards_of(told)]
+    files = {file for one in shards for file in (one["file"], one["index"]["file"])}
+    assert found == {*files, *told["files"], "manifest.json", *others}
+    assert earlier[1] not in found and verify.main([str(output)]) == 0
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 
 from beam_pipeline.inputs import folders
 from beam_pipeline.inputs.folders import PathFilter, Skipped
+from imageshards.storage import local
 from tests.support.listings import listed, put
 from tests.support.stores import store_uri
 
@@ -154,7 +155,7 @@ def test_globs_are_read_as_beam_reads_them(tmp_path, pattern, names):
 
 def test_a_glob_does_not_enter_folders_that_it_cannot_match(tmp_path, monkeypatch):
     put(tmp_path, "a.jpg", "deep/b.jpg")
-    scan = mock.Mock(side_effect=folders._scan)
-    monkeypatch.setattr(folders, "_scan", scan)
+    scan = mock.Mock(side_effect=local._scan)
+    monkeypatch.setattr(local, "_scan", scan)
     list(files_matching(tmp_path, "*.jpg"))
-    scan.assert_called_once_with(str(tmp_path))
+    scan.assert_called_once_with(str(tmp_path), False)

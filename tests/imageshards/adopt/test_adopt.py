@@ -1,7 +1,9 @@
 import gzip
 import json
 import re
+import resource
 import shutil
+import zlib
 
 import pytest
 
@@ -15,6 +17,7 @@ from imageshards.manifest import Adopted, FeatureSpec, Image, Source, load_manif
 from imageshards.reporting import command as report
 from imageshards.tfrecord import frame_record, write_records
 from imageshards.verification.command import verify
+from tests.support.errors import refused
 from tests.support.external_sets import example, flip_byte, jpeg, records_of
 from tests.support.html_page import Page
 from tests.support.pictures import flat, saved
@@ -136,6 +139,42 @@ def adopted(folder, *records, name="a.tfrecord"):
     write_records(str(folder / name), map(example, records))
     told = adopt(str(folder))
     return told, read_index(str(folder), told).to_pydict()
+
+
+def test_keys_are_unique_even_if_files_and_pictures_have_equal_names(tmp_path, capsys):
+    for split, names in {"test": "ab", "train": "ac"}.items():
+        (tmp_path / split).mkdir()
+        records = [{"image": jpeg(), "label": i, "filename": n} for i, n in enumerate(names)]
+        records.append({"image": jpeg(), "label": 0, "filename": f"{split}/data.tfrecord#0"})
+        records.append({"image": jpeg(), "label": 1})
+        write_records(str(tmp_path / split / "data.tfrecord"), map(example, records))
+    told = adopt(str(tmp_path))
+    keys = read_index(str(tmp_path), told)["key"].to_pylist()
+    test, train = ([f"{split}/data.tfrecord#{i}" for i in range(4)] for split in ("test", "train"))
+    assert keys == [test[0], "b", *test[2:], train[0], "c", *train[2:]]
+    assert verify(tmp_path, workers=1).ok
+    flip_byte(tmp_path / "test" / "data.tfrecord", 60)
+    shutil.rmtree(tmp_path / "index")
+    assert duplicates.main([str(tmp_path), "--workers", "1"]) == 2
+    for said in (repr(verify(tmp_path, workers=1)), capsys.readouterr().err):
+        assert "again by imageshards adopt" in said and "--overwrite" not in said
+
+
+def test_a_split_whose_labels_are_all_hidden_is_left_out(tmp_path, capsys):
+    for split, label in {"test": -1, "train": 0}.items():
+        record = {"image": jpeg(), "label": label}
+        write_records(str(tmp_path / f"{split}.tfrecord"), [example(record)] * 2)
+    told = adopt(str(tmp_path))
+    assert counts_of(told) == {"train": [2]} and verify(tmp_path, workers=1).ok
+    assert (
+        "the split test is left out, since its records all have label -1" in capsys.readouterr().err
+    )
+    assert counts_of(adopt(str(tmp_path), options=AdoptOptions(label="none"))) == {
+        "test": [2], "train": [2],
+    }  # fmt: skip
+    (tmp_path / "train.tfrecord").unlink()
+    with refused("DIR", "all have label -1", "label='none'"):
+        adopt(str(tmp_path))
 
 
 def test_labels_as_texts_are_the_classes_and_numbers_come_first(tmp_path):
@@ -289,29 +328,50 @@ def test_a_refused_adopt_keeps_the_old_dataset(slim):
     assert len(read_index(str(slim), before)) == 9
 
 
-def test_an_adopt_that_ends_early_leaves_no_manifest_beside_another_index(slim, monkeypatch):
+def test_an_adopt_that_fails_or_is_stopped_keeps_the_dataset_before(slim, monkeypatch):
+    one = AdoptOptions(label_offset=1)
+    before = adopt(str(slim), options=one)
+    files = {path: path.read_bytes() for path in slim.rglob("*") if path.is_file()}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    named = AdoptOptions(label_offset=1, class_names=("tench", "crane 1", "b"))
+    try:
+        with refused("DIR", "cannot be read or written (File too large)"):
+            adopt(str(slim), options=named)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     write = storage.write
 
     def write_and_end(path, data):
         write(path, data)
-        raise SystemExit
+        raise KeyboardInterrupt
 
-    before = adopt(str(slim), options=AdoptOptions(label_offset=1))
-    write_slim(slim, {"train-00000-of-00002": [2, 2]})
-    name = slim / before.splits["train"].shards[0].index.file
-    old = name.read_bytes()
-    with monkeypatch.context() as patched, pytest.raises(SystemExit):
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(storage, "write", write_and_end)
-        adopt(str(slim), options=AdoptOptions(label_offset=1))
-    assert name.read_bytes() != old
-    with pytest.raises(UserError, match=f"write it by imageshards adopt {slim}"):
-        load_manifest(str(slim), adopted=True)
-    after = adopt(str(slim), options=AdoptOptions(label_offset=1))
-    assert after.fingerprint != before.fingerprint
-    assert len(read_index(str(slim), after)) == 2 + 3 + 2
+        adopt(str(slim), options=named)
+    assert {path: path.read_bytes() for path in slim.rglob("*") if path.is_file()} == files
+    assert load_manifest(str(slim), adopted=True) == before
     # No build replaces these records.
     with pytest.raises(UserError, match="whose records another tool wrote"):
         load_manifest(str(slim), "--output")
+
+
+def test_another_adopt_replaces_the_dataset_and_removes_its_index(slim):
+    one = AdoptOptions(label_offset=1)
+    before = adopt(str(slim), options=one)
+    (slim / "index" / "train-00007.parquet").touch()  # as a killed adopt leaves it
+    (slim / "index" / "mine.parquet").touch()
+    write_slim(slim, {"train-00000-of-00002": [2, 2]})
+    (slim / "validation-00000-of-00001").unlink()
+    after = adopt(str(slim), options=one)
+    assert after.fingerprint != before.fingerprint and verify(slim, workers=1).ok
+    assert len(read_index(str(slim), after)) == 2 + 3
+    of_index = [shard.index.file for _, shard in after.shards()]
+    assert (
+        of_index[0].startswith("index/train-00000-") and of_index[1] == "index/train-00001.parquet"
+    )
+    found = {str(path.relative_to(slim)) for path in (slim / "index").iterdir()}
+    assert found == {*of_index, "index/mine.parquet"}
 
 
 @pytest.mark.parametrize(
@@ -320,6 +380,8 @@ def test_an_adopt_that_ends_early_leaves_no_manifest_beside_another_index(slim, 
         (lambda data: data[:60] + data[59:60] + data[61:], "at byte 0: the payload's checksum"),
         (lambda data: data[:-5], "record 2 at byte .*: the file ends inside.*split="),
         (gzip.compress, "00001-of-00002 is compressed with gzip, .*: gunzip them first"),
+        (zlib.compress, "00001-of-00002 is compressed with zlib, .*with zlib.decompress of Py"),
+        (lambda data: zlib.compress(data, 9), "00001-of-00002 is compressed with zlib, "),
         (lambda _: b"a text, no TFRecord", "at byte 0: the checksum of its"),
         (lambda _: frame_record(b"\xff another type"), r"\(at byte 0\) is no tf.train.Exa"),
     ],

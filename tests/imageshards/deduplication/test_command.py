@@ -13,7 +13,7 @@ import imageshards as ims
 from beam_pipeline.inputs.selection import read_keys
 from beam_pipeline.progress import final_table
 from imageshards.deduplication import search
-from imageshards.deduplication.command import key_lines, main
+from imageshards.deduplication.command import keys_to_remove, main
 from imageshards.page import render
 from imageshards.reporting.page import write_report
 from tests.support.builds import build, jpeg, manifest
@@ -70,8 +70,12 @@ def test_planted_copies_are_found_and_shown_leaks_first(found):
     page = Page((found / "index.html").read_text())
     assert len(page.all("img")) == 8
     assert page.words.count("two classes") == 1
-    for words in ("The same file", "validation, stays", "train, goes", "train/b/bad.jpg"):
+    for words in ("The same file", "validation, stays", "train/b/bad.jpg", "1 image to check, wi"):
         assert words in page.text
+    # The page and exclude.txt agree about each image.
+    keys = (found / "exclude.txt").read_text().splitlines()
+    assert page.text.count("train, goes") == len(keys) == 3
+    assert page.text.count("train, to check") == 1
 
 
 def test_a_build_with_the_keys_file_excludes_the_duplicates(built, found, tmp_path, capsys):
@@ -102,15 +106,15 @@ def test_a_second_search_removes_an_outdated_keys_file(tmp_path):
     assert "No image is a duplicate of another one." in (folder / "index.html").read_text()
 
 
-def test_keys_that_no_line_can_hold_are_counted_and_not_written(tmp_path):
+def test_keys_that_no_line_can_hold_are_not_written(tmp_path):
     def _goes(key, kept="a"):
         return {"kept": {"key": "k", "class_name": kept}, "other": {"key": key, "class_name": "a"}}
 
     keys = ["a/1.jpg", "a/new\nline.jpg", "b\u2028c", "d\r"]
-    text, unfit = key_lines({"pairs": [*map(_goes, keys), _goes("of another", "b")]})
+    found = keys_to_remove({"pairs": [*map(_goes, keys), _goes("of another", "b")]})
     path = tmp_path / "exclude.txt"
-    path.write_bytes(text.encode())
-    assert read_keys(str(path)) == ["a/1.jpg", "b\u2028c"] and unfit == 2
+    path.write_text("".join(f"{key}\n" for key in found))
+    assert read_keys(str(path)) == found == ["a/1.jpg", "b\u2028c"]
 
 
 def test_python_gets_what_the_json_holds_and_errors_name_its_arguments(built, found, tmp_path):

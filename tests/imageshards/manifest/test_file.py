@@ -4,14 +4,28 @@ import json
 import operator
 import unittest.mock
 
+import msgspec
 import pytest
 
 from imageshards import storage
-from imageshards.errors import DamagedManifestError, UserError
-from imageshards.manifest import REPLACED_NAME, STAGING_NAME, load_manifest, read_rejects, to_json
+from imageshards.errors import DamagedManifestError, LeaseLostError, UserError
+from imageshards.manifest import (
+    REPLACED_NAME,
+    STAGING_NAME,
+    Adopted,
+    IndexFile,
+    Shard,
+    Split,
+    fingerprint_of,
+    load_manifest,
+    publish_manifest,
+    read_rejects,
+    to_json,
+)
 from tests.support.dataset_factory import Dataset
 from tests.support.errors import refused
-from tests.support.manifests import typed, write_manifest
+from tests.support.manifests import blank, typed, write_manifest
+from trainer.dataset.manifest import load_manifest as load_for_training
 
 TRAIN = ("splits", "train")
 SHARD = (*TRAIN, "shards", 1)
@@ -164,3 +178,40 @@ def test_records_have_one_label_none_or_several(dataset):
         write_manifest(str(dataset.directory), dataset.manifest | {"features": wrong})
         with pytest.raises(DamagedManifestError, match="image/class/"):
             load_manifest(str(dataset.directory), complete=True)
+
+
+def test_the_fingerprint_covers_what_decides_records_and_nothing_else(dataset):
+    """The trainer compares it, too."""
+    said = fingerprint_of(typed(dataset.manifest))
+    same = {
+        ("listed",): 99, ("rejects",): {"empty": 1}, ("skipped", "hidden"): 7, ("source",): {},
+        ("versions",): {}, ("options",): {}, ("warnings",): ["new"], ("copies",): {"copies": 1},
+        ("files",): {}, ("inputs",): [], (*SHARD, "index"): INDEX, ("fingerprint",): "",
+    }  # fmt: skip
+    for path, value in same.items():
+        assert fingerprint_of(typed(changed(dataset, *path, value=value))) == said, path
+    others = {
+        ("classes",): ["dog", "cat"], ("features", "x"): {"dtype": "int64", "shape": []},
+        ("image", "mean"): [0.5] * 3, (*SHARD, "sha256"): "0" * 64, (*FILE,): "x",
+    }  # fmt: skip
+    found = {fingerprint_of(typed(changed(dataset, *p, value=v))) for p, v in others.items()}
+    assert len({said, *found}) == 1 + len(others)
+    for manifest in (dataset.manifest, changed(dataset, "fingerprint", value="of a stranger")):
+        write_manifest(str(dataset.directory), manifest)
+        assert load_for_training(str(dataset.directory)).fingerprint == said
+
+
+@pytest.mark.parametrize("is_adopted", [False, True])
+def test_a_manifest_is_published_again_but_not_over_the_one_of_another_dataset(
+    tmp_path, is_adopted
+):
+    folder = storage.join(str(tmp_path), "elsewhere")
+    adopted = Adopted("image", None, None, None, labels="none") if is_adopted else None
+    shard = Shard("a", 0, 0, "0" * 64, {}, IndexFile("index/a", 0, "0" * 64), folder * is_adopted)
+    manifest = blank(splits={"train": Split(0, [shard])}, adopted=adopted)
+    first = publish_manifest(str(tmp_path), manifest)
+    assert publish_manifest(str(tmp_path), manifest) == first
+    other = msgspec.structs.replace(manifest, fingerprint="other")
+    with pytest.raises(LeaseLostError, match="another process has put a dataset into"):
+        publish_manifest(str(tmp_path), other)
+    assert publish_manifest(str(tmp_path), other, replaces=True) != first

@@ -1,6 +1,5 @@
 import concurrent.futures
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -13,7 +12,6 @@ import sys
 import threading
 import time
 from typing import Any
-from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -25,6 +23,7 @@ from imageshards.manifest import load_manifest
 from imageshards.storage import lock, objects, output_lock
 from imageshards.storage.lock import FileLock, Lease, LeaseTimes
 from tests.support import tasks
+from tests.support.no_locks import hide_locks_below
 from tests.support.strangers import changed
 
 pytestmark = pytest.mark.process
@@ -76,8 +75,8 @@ def test_a_lock_has_one_holder_until_its_process_ends(tmp_path):
         assert json.loads(path.read_text())["pid"] == os.getpid()
 
 
-def kill_and_leave_a_worker(path):
-    process: Any = holder_of(path, HOLD_WITH_WORKER)
+def kill_and_leave_a_worker(path, before=""):
+    process: Any = holder_of(path, before + HOLD_WITH_WORKER)
     process.kill()
     process.wait()
     return process
@@ -133,7 +132,7 @@ def test_a_lock_is_taken_again_if_its_file_was_deleted_meanwhile(tmp_path, monke
         assert os.path.exists(path) and len(times) == 2
 
 
-def test_an_unusable_output_is_reported_in_one_sentence(tmp_path, monkeypatch):
+def test_an_unusable_output_is_reported_in_one_sentence(tmp_path):
     path = tmp_path / "out" / ".staging" / "lock"
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
@@ -142,9 +141,54 @@ def test_an_unusable_output_is_reported_in_one_sentence(tmp_path, monkeypatch):
             FileLock(str(path)).__enter__()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    no_locks = OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-    monkeypatch.setattr(fcntl, "flock", mock.Mock(side_effect=no_locks))
-    with pytest.raises(OutputError, match="No locks available"):  # not: another job
+
+
+def test_a_link_in_place_of_a_lock_is_not_followed(tmp_path):
+    path, mine = tmp_path / "out" / ".staging" / "lock", tmp_path / "mine"
+    mine.write_text("mine")
+    path.parent.mkdir(parents=True)
+    path.symlink_to(mine)
+    with pytest.raises(OutputError, match="cannot be written .Too many levels of symbolic links"):
+        FileLock(str(path)).__enter__()
+    assert mine.read_text() == "mine"
+
+
+@pytest.fixture
+def without_locks(tmp_path, monkeypatch):
+    """The path of a lock in a folder without locks, and the program that makes it so."""
+    monkeypatch.setattr(fcntl, "flock", fcntl.flock)  # restored after the test
+    hide_locks_below(str(tmp_path))
+    program = f"from tests.support.no_locks import *; hide_locks_below({str(tmp_path)!r})"
+    return tmp_path / "out" / ".staging" / "lock", program
+
+
+def test_without_locks_a_second_file_keeps_other_jobs_out(without_locks, caplog):
+    path, program = without_locks
+    held = f"{path}-held"
+    with FileLock(str(path)):
+        assert f"without locks (No locks available), so the file {held} keeps" in caplog.text
+        with pytest.raises(UserError, match=f"process {os.getpid()} on .*wait.*or delete {held}"):
+            FileLock(str(path)).__enter__()
+        assert os.path.exists(held)
+    with holder_of(path, program + HOLD) as process:
+        with pytest.raises(UserError, match=f"in use by another job .process {process.pid} on"):
+            FileLock(str(path)).__enter__()
+        process.kill()
+    with FileLock(str(path)):
+        shutil.rmtree(path.parent)  # as a job does when it is done
+    storage.write(held, json.dumps({"host": "elsewhere", "pid": 1, "nonce": "0" * 32}))
+    with pytest.raises(UserError, match="process 1 on elsewhere"):
+        FileLock(str(path)).__enter__()
+    os.unlink(held)  # as the sentence says
+    with FileLock(str(path)):
+        pass
+    assert not os.path.exists(held)
+
+
+def test_without_locks_a_worker_of_a_killed_job_keeps_the_output(without_locks):
+    path, program = without_locks
+    worker = kill_and_leave_a_worker(path, program)
+    with worker.stdin, pytest.raises(UserError, match=f"process {worker.pid} on"):
         FileLock(str(path)).__enter__()
 
 

@@ -1,4 +1,5 @@
 import concurrent.futures
+import errno
 import multiprocessing
 import os
 import pathlib
@@ -6,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from typing import Any
 from unittest import mock
@@ -124,8 +126,23 @@ def test_a_local_copy_follows_changes_of_its_source(place):
         assert storage.name_of(copies[0]) == "model.keras"
     storage.write(storage.join(place, "a", "b"), b"below")
     assert (pathlib.Path(storage.local_copy(place)) / "a" / "b").read_bytes() == b"below"
+    storage.write(storage.join(place, "a", "b"), b"changed")
+    assert (pathlib.Path(storage.local_copy(place)) / "a" / "b").read_bytes() == b"changed"
     with pytest.raises(FileNotFoundError):
         pathlib.Path(storage.local_copy(path + "2")).read_bytes()
+
+
+def test_half_a_copy_is_not_used(server):
+    place = server.bucket() + "/half"
+    names = ["1.bin", "2.bin", "3.bin"]
+    for name in names:
+        storage.write(f"{place}/{name}", name.encode())
+    storage.read(f"{place}/1.bin")
+    server.fail(403, times=10**6, matching="2.bin")
+    with pytest.raises(OSError, match="403"):
+        storage.local_copy(place)
+    server.heal()
+    assert sorted(os.listdir(storage.local_copy(place))) == names
 
 
 def test_reading_a_missing_object_raises_file_not_found(place):
@@ -224,6 +241,31 @@ def test_one_of_several_writers_of_a_new_file_writes_it_whole(place):
     assert made.count(True) == 1
     assert storage.read(path) == b"%d" % made.index(True) * 9999
     assert _names(storage.files_below(place)) == ["new"]
+
+
+def test_without_hard_links_one_of_several_writers_writes_a_new_file(tmp_path, monkeypatch):
+    path = str(tmp_path / "new")
+    monkeypatch.setattr(os, "link", mock.Mock(side_effect=PermissionError(errno.EPERM, "no links")))
+    replace, turns = os.replace, threading.Barrier(3)
+
+    def replace_after_others(source, target):
+        if target == path:  # The two other writers end first.
+            turns.wait(60)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", replace_after_others)
+
+    def write(number):
+        wrote = storage.write_new(path, b"%d" % number)
+        return wrote if wrote else turns.wait(60) and False
+
+    with concurrent.futures.ThreadPoolExecutor(3) as threads:
+        assert sorted(threads.map(write, range(3))) == [False, False, True]
+    assert os.listdir(tmp_path) == ["new"] and not storage.write_new(path, b"later")
+    (tmp_path / "killed.tmp-00000000").touch()
+    assert not storage.write_new(str(tmp_path / "killed"), b"")
+    storage.delete_unfinished(str(tmp_path), "killed")
+    assert storage.write_new(str(tmp_path / "killed"), b"")
 
 
 def test_a_new_file_exists_if_only_the_answer_was_lost(server):

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from imageshards.errors import UserError
 from imageshards.example import decode_example
 from imageshards.index import IndexRows, index_file, index_table, write_index
+from imageshards.verification import checks
 from imageshards.verification.command import CHECKS, main, verify
 from tests.support.dataset_factory import Dataset, features_of, framed
+from tests.support.errors import refused
 from tests.support.external_sets import flip_byte
 from tests.support.manifests import typed_features
 
@@ -158,6 +160,27 @@ def test_a_flipped_or_missing_byte_of_any_file_is_found(made_once, data):
         assert path.name == "manifest.json" and "copy it again" in str(e)
     finally:
         path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("how", ["replaced", "being replaced"])
+def test_a_dataset_that_is_replaced_meanwhile_is_not_called_damaged(dataset, monkeypatch, how):
+    """As by a build with --overwrite, which first removes the manifest."""
+    check = checks.check_shard
+
+    def replace_and_check(directory, entry):
+        if entry.file == SECOND:
+            if how == "replaced":
+                dataset.replace(SECOND, 0, features_of(100, 1))
+            else:
+                (dataset.directory / "manifest.json").unlink()
+                (dataset.directory / ".staging").mkdir()
+                truncated(dataset, SECOND)
+        return check(directory, entry)
+
+    monkeypatch.setattr(checks, "check_shard", replace_and_check)
+    said = {"replaced": "by another dataset while", "being replaced": "its build has not ended"}
+    with refused("DIR", said[how]):
+        verify(str(dataset.directory), workers=1)
 
 
 def test_several_processes_find_the_same_problems_in_the_same_order(dataset):
