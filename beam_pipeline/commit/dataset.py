@@ -20,7 +20,7 @@ from beam_pipeline.columns.export import exported_classes, exported_features
 from beam_pipeline.commit.descriptions import croissant_text, tfds_files
 from beam_pipeline.commit.finalize import FinalizeTask, FinalShard, backup_shards, plan_finalize
 from beam_pipeline.commit.staging import DATASET_FOLDERS, mark_committed, set_aside
-from beam_pipeline.commit.warnings import counts_and_names, of_copies, warnings_of
+from beam_pipeline.commit.warnings import counts_and_names, of_boxes, of_copies, warnings_of
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.plan import ShardPlan
@@ -318,6 +318,7 @@ def manifest_of(
     )
     counts = {name: split.num_records for name, split in splits.items()}
     warnings = warnings_of(class_counts(manifest), counts, tuple(spec.write.plan.splits), names)
+    warnings += of_boxes(stats.of("notes"))
     return msgspec.structs.replace(
         manifest,
         fingerprint=_fingerprint_of(manifest, spec.versions),

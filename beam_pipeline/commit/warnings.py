@@ -9,8 +9,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from beam_pipeline.inputs import labels
 from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, UNREADABLE_FOLDER
-from beam_pipeline.inputs.tables.references import BACKSLASHES, MISSING_MARKS
+from beam_pipeline.inputs.tables.references import BACKSLASHES, MISSING_MARKS, WITHOUT_LABEL
 from beam_pipeline.options import PlanOptions
+from beam_pipeline.shards.result import BOX_EMPTY, BOX_OUTSIDE
 from imageshards.errors import install_advice
 from imageshards.manifest import SPLIT_NAMES, TRAIN_NAMES
 from imageshards.text import counted, look_of
@@ -23,7 +24,7 @@ _FEW_NAMES = 3
 _FEW_IMAGES = 20
 _NUMBER = re.compile(r"-?\d{1,15}(\.\d{1,15})?", re.ASCII)
 # Reasons that come with a name, and yet count files that were passed over.
-_COUNTED = (EXCLUDED_BY_GLOB, UNREADABLE_FOLDER)
+_COUNTED = (EXCLUDED_BY_GLOB, UNREADABLE_FOLDER, WITHOUT_LABEL)
 
 
 def counts_and_names(
@@ -77,6 +78,18 @@ def of_copies(between_splits: int) -> Iterator[str]:
         )
 
 
+def of_boxes(notes: Mapping[str, int]) -> Iterator[str]:
+    """Yields a warning for each fault for which boxes were dropped; `notes` has the pictures."""
+    faults = {BOX_OUTSIDE: "outside of the picture", BOX_EMPTY: "without an area"}
+    for note, fault in faults.items():
+        if pictures := notes.get(note):
+            yield (
+                f"{counted(pictures, 'picture')} had boxes {fault}, which were dropped with their "
+                "classes; check the rows, whether --bbox_format says the unit of the boxes, and "
+                "whether they refer to the stored or to the upright picture (--bbox_frame)"
+            )
+
+
 # Reason → the noun for `counted`, and the sentence.
 _OF_INPUT = {
     labels.EMPTY_CLASS_FOLDER: (
@@ -125,6 +138,12 @@ def _of_input(names: Mapping[str, Sequence[str]]) -> Iterator[str]:
         yield (
             f"column {column!r} of --input has numbers and cells such as N/A, null or -; each of "
             "these is a missing value, NaN in the records"
+        )
+
+    for column in names.get(WITHOUT_LABEL, ()):
+        yield (
+            f"rows with -1 in {column!r}, as in a test split with hidden labels, have no class and "
+            "were left out (without_label); to have all rows without labels, use --label none"
         )
 
 

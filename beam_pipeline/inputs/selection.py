@@ -19,7 +19,7 @@ from apache_beam.utils.shared import Shared
 from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, Skipped
 from beam_pipeline.option_texts import invalid
-from beam_pipeline.planning.refs import UNIQUE, KeyHasher, Label, RefBatch, names_of
+from beam_pipeline.planning.refs import UNIQUE, ImageRef, KeyHasher, Label, RefBatch, names_of
 from imageshards import storage
 from imageshards.errors import Arg, Text
 from imageshards.index import read_index
@@ -144,7 +144,11 @@ def rename_classes(batch: RefBatch, class_map: Mapping[str, str]) -> RefBatch:
             return class_map.get(label, label)
         return label and tuple(sorted({class_map.get(name, name) for name in label}))
 
-    return RefBatch([ref._replace(label=renamed(ref.label)) for ref in batch.refs])
+    def of(ref: ImageRef) -> ImageRef:
+        of_boxes = tuple(class_map.get(name, name) for name in ref.box_labels)
+        return ref._replace(label=renamed(ref.label), box_labels=of_boxes)
+
+    return RefBatch([*map(of, batch.refs)])
 
 
 def check_class_map(labels: Iterable[str], class_map: Mapping[str, str]) -> str:

@@ -57,6 +57,8 @@ class ImageRef(NamedTuple):
         form: `PICTURE`, `ZIP_MEMBER` or `RECORD`.
         spooled: File with the bytes if `uri` cannot be read by ranges; else "".
         in_pixels: Whether sides of boxes in `columns` are in pixels, not between 0 and 1.
+        box_labels: Label of each box in `columns`, if the labels of the image are those of its
+            boxes; else ().
     """
 
     key: str
@@ -73,6 +75,7 @@ class ImageRef(NamedTuple):
     form: str = PICTURE
     spooled: str = ""
     in_pixels: bool = False
+    box_labels: tuple[str, ...] = ()
 
     @property
     def is_record(self) -> bool:

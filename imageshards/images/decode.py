@@ -135,8 +135,8 @@ def open_source(data: bytes, options: ImageOptions) -> Source:
     if not data:
         raise ImageError(
             "empty",
-            "The file has no bytes: a copy or download that was not finished, or a cloud drive's "
-            "placeholder; fetch it again.",
+            "There are no bytes: a row without a picture, a copy or download that was not "
+            "finished, or a cloud drive's placeholder; fetch the picture again.",
         )
     if len(data) > options.max_bytes:
         what = f"{len(data)} bytes; at most {options.max_bytes} are accepted."

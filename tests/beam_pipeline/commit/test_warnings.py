@@ -2,7 +2,7 @@
 
 import pytest
 
-from beam_pipeline.commit.warnings import counts_and_names, warnings_of
+from beam_pipeline.commit.warnings import counts_and_names, of_boxes, warnings_of
 
 DEFAULT = ("train", "validation")
 
@@ -87,6 +87,7 @@ def test_findings_of_the_listing_are_warnings():
         "unreadable_folder": ["/in/dog"],
         "empty_split_folder": ["test"],
         "given_split": ["train", "val"],
+        "without_label": ["label"],
     }
     expected = [
         "7 class folders without an image: 'c0', 'c1', 'c2', 'c3', 'c4' and 2 more",
@@ -94,9 +95,17 @@ def test_findings_of_the_listing_are_warnings():
         "1 folder could not be listed for lack of permissions",
         "1 split folder without a class folder: 'test'",
         "--splits was not applied to images of 'train', 'val'",
+        "rows with -1 in 'label', as in a test split with hidden labels, have no class",
     ]
     for said, words in zip(told(even(*DEFAULT), **names), expected, strict=True):
         assert words in said
+
+
+def test_dropped_boxes_are_warned_of_with_the_options_that_place_them():
+    (outside, empty) = of_boxes({"box_empty": 2, "box_outside": 1, "not_jpeg": 9})
+    assert outside.startswith("1 picture had boxes outside") and empty.startswith("2 pictures")
+    assert all("--bbox_format" in said and "--bbox_frame" in said for said in (outside, empty))
+    assert not [*of_boxes({"not_jpeg": 9})]
 
 
 def test_counts_and_names_separates_names_and_adds_up_counts():
