@@ -164,6 +164,8 @@ class CopiedInput(InputOptions):
     fingerprint: str = ""  # fingerprint of the dataset when the build began; "" for any
     keeps_splits: bool = True  # records keep the splits of the dataset
     record_label: str = ONE  # how many labels each record has: `ONE`, `NONE` or `SEVERAL`
+    # The option that gave groups to the original images, with its value; {} without groups.
+    groups: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

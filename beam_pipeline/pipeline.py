@@ -185,8 +185,8 @@ def commit_spec(
         max_reject_fraction=options.max_reject_fraction,
         report=options.report,
         options={
-            "input": _listing_options(options.source),
-            "more_inputs": list(map(_listing_options, options.more_sources)),
+            "input": listing_options(options.source),
+            "more_inputs": list(map(listing_options, options.more_sources)),
             "plan": dataclasses.asdict(options.plan),
             "exclude": options.exclude,
             "class_map": dict(options.class_map),
@@ -201,8 +201,9 @@ def commit_spec(
     )
 
 
-def _listing_options(source: InputOptions) -> dict[str, Any]:
+def listing_options(source: InputOptions) -> dict[str, Any]:
     listing = {each.name: getattr(source, each.name) for each in dataclasses.fields(InputOptions)}
+    listing |= getattr(source, "groups", {})
     if source.columns is not None:
         listing["columns"] = [dataclasses.asdict(column) for column in source.columns]
     # Manifests of images with one label have never recorded these options.

@@ -125,7 +125,7 @@ _OF_INPUT = {
         "split",
         "--splits was not applied to images of {names}, because folders, a column or a regex "
         "of the input give these splits; leave --splits out, or draw new splits in a second build "
-        "with this dataset as --input, --splits and another --salt",
+        "with this dataset as --input and with --splits",
     ),
 }
 

@@ -146,23 +146,20 @@ def _contribution(
     source: InputOptions, manifest: Manifest, options: BuildOptions
 ) -> opt.CopiedInput:
     """Returns a dataset with facts from its manifest; raises if splits cannot be drawn again."""
-    origin = convert(manifest.options, Origin)
-    # The same fractions and salt would draw the same splits again, except for splits that the
-    # original input gave. So the records keep their splits.
-    keeps = "splits" not in options.given or (
-        (origin.plan.splits, origin.plan.salt) == (dict(options.plan.splits), options.plan.salt)
-    )
-    group = origin.input.group_column
-    if group and not keeps:
+    keeps = "splits" not in options.given
+    groups = convert(manifest.options, Origin).groups
+    if groups and not keeps:
         value = str(dict(options.plan.splits))
-        problem = "was built with " + Arg("group_column", group) + ", which its records do not have"
-        remedy = "leave " + Arg("splits") + " out, or build from the original table"
+        ((flag, given),) = groups.items()
+        problem = "was built with groups by " + Arg(flag, given) + ", which its records do not have"
+        remedy = "leave " + Arg("splits") + " out, or build from the original images"
         raise unfit_option("splits", value, source.input, problem, remedy=remedy)
     return opt.CopiedInput(
         **vars(source) | {"label": options.source.label},
         fingerprint=manifest.fingerprint,
         keeps_splits=keeps,
         record_label=manifest.label,
+        groups=groups,
     )
 
 
