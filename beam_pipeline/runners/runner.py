@@ -24,7 +24,7 @@ from beam_pipeline.option_texts import beam_flag, invalid
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.runners.flags import LOCAL_RUNNERS, missing_defaults, runner_name
 from imageshards import storage
-from imageshards.commands.command_line import did_you_mean, nearest_flags
+from imageshards.commands.command_line import OnceEach, did_you_mean, nearest_flags
 from imageshards.errors import UserError, install_advice, last_line, user_error_in
 
 # How long the client waits for a cancelled job to end.
@@ -177,6 +177,10 @@ _FLINK_JAVA_FLAGS = (
 ).split()
 
 
+class _BeamFlags(OnceEach, beam_options._BeamArgumentParser):
+    """Beam's parser, without values that win silently over values of the same flag."""
+
+
 def choose(beam_args: Sequence[str], build: BuildOptions, own_flags: Iterable[str] = ()) -> Runner:
     """Returns the runner that Beam's flags ask for; without flags, the runner in this process.
 
@@ -222,7 +226,7 @@ def check_flags(beam_args: Sequence[str], own_flags: Iterable[str] = ()) -> None
     """Raises `UserError` for a flag that Beam does not know either, with similar flags."""
     if not beam_args:
         return
-    parser = beam_options._BeamArgumentParser(allow_abbrev=False, add_help=False)
+    parser = _BeamFlags(allow_abbrev=False, add_help=False)
     for cls in beam_options.PipelineOptions.__subclasses__():
         cls._add_argparse_args(parser)
     for name in _FLINK_JAVA_FLAGS:

@@ -60,7 +60,30 @@ def names_or_file(argument: str, text: str) -> tuple[str, ...]:
     return names
 
 
-class Parser(argparse.ArgumentParser):
+class OnceEach(argparse.ArgumentParser):
+    """An argument parser that refuses a flag which is given twice, unless its values add up."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parses arguments like argparse.
+
+        Raises:
+            UserError: A flag with one value is given twice.
+        """
+        self._given: set[argparse.Action] = set()
+        return super().parse_known_args(args, namespace)
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        # argparse calls this for each occurrence of a flag, and would let the last value win.
+        if action.option_strings and isinstance(action, argparse._StoreAction):
+            # The value is not shown, as a flag of Beam may hold a secret.
+            if action in self._given:
+                flag = action.option_strings[-1]
+                raise UserError(f"{flag} was given twice, but takes one value; leave one out.")
+            self._given.add(action)
+        return super()._get_values(action, arg_strings)
+
+
+class Parser(OnceEach):
     """An argument parser that raises a `UserError` for a mistake, with hints for unknown flags."""
 
     def __init__(self, **options: Any):
