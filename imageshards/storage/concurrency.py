@@ -6,8 +6,10 @@ import collections
 import concurrent.futures
 import contextvars
 import functools
+import math
 import multiprocessing
 import os
+import pathlib
 import signal
 import sys
 import types
@@ -23,9 +25,44 @@ _Out = TypeVar("_Out")
 _AT_ONCE = 16  # threads, which mostly wait for answers of a store
 
 
-def available_cores() -> int:
-    """Returns the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+def available_cores(root: str = "/") -> int:
+    """Returns the number of cores that this process may use: its affinity, or a smaller quota.
+
+    A container with a limit of 4 CPUs sees all cores of its host. The kernel's cgroups, in files
+    below `root`, hold the limit.
+    """
+    quotas = [quota for folder in _cpu_cgroups(root) if (quota := _cpu_quota(folder)) > 0]
+    return max(1, min([len(os.sched_getaffinity(0)), *map(math.ceil, quotas)]))
+
+
+def _cpu_cgroups(root: str) -> Iterator[str]:
+    """Yields the folders of the cgroups that may limit the CPU time of this process."""
+    try:
+        with open(os.path.join(root, "proc/self/cgroup")) as file:
+            lines = [line.rstrip("\n").split(":", 2) for line in file]
+    except OSError:  # a system without cgroups
+        return
+    for _, controllers, path in lines:
+        # Version 2 has one hierarchy without names; version 1 has a folder for each controller.
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mount = os.path.join(root, "sys/fs/cgroup", "cpu" if controllers else "")
+        # A group above may have the limit. In a container, the path may be that of the host.
+        above = pathlib.PurePosixPath(path)
+        yield from (f"{mount}/{group}" for group in (above, *above.parents))
+
+
+def _cpu_quota(folder: str) -> float:
+    """Returns the CPUs that a cgroup may use at the same time; -1 for no limit."""
+    try:
+        if os.path.exists(both := os.path.join(folder, "cpu.max")):
+            quota, period = pathlib.Path(both).read_text().split()
+        else:
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            quota, period = (pathlib.Path(folder, name).read_text() for name in names)
+        return int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):  # `max` in version 2 is no number
+        return -1.0
 
 
 def in_thread(function: Callable[..., _Out]) -> Callable[..., _Out]:
