@@ -202,7 +202,14 @@ class DamagedManifestError(UserError):
 
 
 class StorageError(UserError):
-    """A problem with a whole bucket, its rights or its credentials, which stops the job."""
+    """A problem with a whole bucket, its rights or its credentials, which stops the job.
+
+    Attributes:
+        of_bucket: Whether other buckets of the store may be usable, so that a job which names many
+            buckets may go on.
+    """
+
+    of_bucket = False
 
 
 class LeaseLostError(OutputError):
