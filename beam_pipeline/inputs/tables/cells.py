@@ -35,6 +35,9 @@ _FLOAT = re.compile(
     r"-?(?:(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?|inf|infinity|nan)",
     re.ASCII | re.IGNORECASE,
 )
+# Signs around a number, and a number whose digits are in groups of three.
+_SIGNS = "$€£¥₹₩₽₺¢% \t\u00a0"
+_THOUSANDS = re.compile(r"-?[1-9]\d{0,2}(,\d{3})+(\.\d*)?", re.ASCII)
 # Doubles below this limit round to a finite float32.
 _FLOAT32_END = (2.0 - 2.0**-24) * 2.0**127
 # Float32 holds every whole number up to this one.
@@ -293,15 +296,28 @@ def _scalar(kind: str, value: Any) -> int | float | str:
 
 
 def about_commas(column: ColumnSpec, cells: Sequence[tuple[str, Any]]) -> Iterator[str]:
-    """Yields a warning if a column is text only because its numbers have decimal commas."""
+    """Yields a warning if a column is text only because its numbers have commas or signs."""
     texts = [cell for _, cell in cells if isinstance(cell, str)]
-    with_points = infer(column.name, [text.replace(",", ".") for text in texts])
-    if column.kind == "string" and with_points == ColumnSpec(column.name, "float"):
-        value = next(text for text in texts if "," in text).strip()
-        yield (
-            f"column {column.name!r} of --input is taken as text, as values such as {value!r} have "
-            f"a decimal comma; to have numbers, write decimal points ({value.replace(',', '.')})"
-        )
+    bare = [text.strip(_SIGNS) for text in texts]
+    with_commas = [text for text in bare if "," in text]
+    are_thousands = bool(with_commas) and all(map(_THOUSANDS.fullmatch, with_commas))
+    plain = [text.replace(",", "" if are_thousands else ".") for text in bare]
+    found = zip(texts, bare, plain, strict=True)
+    odds = (each for each in found if ("," in each[1] if with_commas else each[0] != each[2]))
+    odd, one, number = next(odds, ("", "", ""))
+    if not odd or column.kind != "string" or infer(column.name, plain).kind == "string":
+        return
+    has, remedy = "signs beside a number", f"write the number alone ({number})"
+    if with_commas:
+        has, remedy = "a decimal comma", f"write decimal points ({number})"
+    if are_thousands:
+        has, remedy = "commas between digits", f"write {number}"
+        if one.count(",") == 1 and "." not in one:
+            remedy += f", or {one.replace(',', '.')} if that is meant"
+    yield (
+        f"column {column.name!r} of --input is taken as text, as values such as {odd.strip()!r} "
+        f"have {has}; to have numbers, {remedy}"
+    )
 
 
 def shown(cell: Any) -> str:
