@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from beam_pipeline.inputs.datasets import open_inputs
-from beam_pipeline.inputs.listing import list_records, shards_to_list
+from beam_pipeline.inputs.listing import list_records, schemas_of, shards_to_list
 from beam_pipeline.options import BuildOptions, CopiedInput, ImageOptions, InputOptions, PlanOptions
 from beam_pipeline.pipeline import listing_options
 from imageshards.errors import UserError
@@ -123,11 +123,12 @@ def test_flags_that_are_for_no_input_are_refused_and_others_stay_where_they_belo
         given = InputOptions(source.input, **{flag: value})
         with refused(flag, given.input):
             open_inputs(BuildOptions(given, "/out"))
-    named = InputOptions(str(rows), image_column="image", allow_any_path=True)
+    named = InputOptions(str(rows), image_column="image", allow_any_path=True, columns=())
     copied = dataclasses.replace(named, input=str(made.directory))
     found = open_inputs(BuildOptions(named, "/out", (copied,)))
-    assert [source.image_column for source in found.sources] == ["image", None]
-    assert [source.allow_any_path for source in found.sources] == [True, False]
+    assert [bool(schema) for schema in schemas_of(found.sources)] == [True, False]
+    with refused("image_column", copied.input):
+        schemas_of(open_inputs(BuildOptions(copied, "/out")).sources)
 
 
 SHARD = "train-00000-of-00003.tfrecord"
