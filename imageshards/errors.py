@@ -202,14 +202,9 @@ class DamagedManifestError(UserError):
 
 
 class StorageError(UserError):
-    """A problem with a whole bucket, its rights or its credentials, which stops the job.
+    """A problem with a whole bucket, its rights or its credentials, which stops the job."""
 
-    Attributes:
-        of_bucket: Whether other buckets of the store may be usable, so that a job which names many
-            buckets may go on.
-    """
-
-    of_bucket = False
+    of_bucket = False  # whether other buckets of the store may be usable
 
 
 class LeaseLostError(OutputError):

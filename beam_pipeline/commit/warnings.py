@@ -11,7 +11,7 @@ from beam_pipeline.inputs import labels
 from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, UNREADABLE_FOLDER
 from beam_pipeline.inputs.tables.references import BACKSLASHES, MISSING_MARKS, WITHOUT_LABEL
 from beam_pipeline.options import PlanOptions
-from beam_pipeline.shards.result import BOX_EMPTY, BOX_OUTSIDE
+from beam_pipeline.shards.result import BOXES_DROPPED
 from imageshards.errors import install_advice
 from imageshards.manifest import SPLIT_NAMES, TRAIN_NAMES
 from imageshards.text import counted, look_of
@@ -79,15 +79,14 @@ def of_copies(between_splits: int) -> Iterator[str]:
 
 
 def of_boxes(notes: Mapping[str, int]) -> Iterator[str]:
-    """Yields a warning for each fault for which boxes were dropped; `notes` has the pictures."""
-    faults = {BOX_OUTSIDE: "outside of the picture", BOX_EMPTY: "without an area"}
-    for note, fault in faults.items():
-        if pictures := notes.get(note):
-            yield (
-                f"{counted(pictures, 'picture')} had boxes {fault}, which were dropped with their "
-                "classes; check the rows, whether --bbox_format says the unit of the boxes, and "
-                "whether they refer to the stored or to the upright picture (--bbox_frame)"
-            )
+    """Yields a warning if boxes were dropped; `notes` has the number of their pictures."""
+    if pictures := notes.get(BOXES_DROPPED):
+        yield (
+            f"{counted(pictures, 'picture')} had boxes outside of the picture or without an area, "
+            "which were dropped with their classes; check the rows, the unit of the boxes "
+            "(--bbox_format), and whether they refer to the stored or to the upright picture "
+            "(--bbox_frame)"
+        )
 
 
 # Reason → the noun for `counted`, and the sentence.
@@ -117,6 +116,16 @@ _OF_INPUT = {
         "{counted} without folders became classes by their names: {names}; if they are parts of "
         "one dataset, use --label_regex or --label none",
     ),
+    MISSING_MARKS: (
+        "column",
+        "{counted} of --input with numbers and cells such as N/A, null or -: {names}; each such "
+        "cell is a missing value, NaN in the records",
+    ),
+    WITHOUT_LABEL: (
+        "column",
+        "rows with -1 in {names}, as in a test split with hidden labels, have no class and were "
+        "left out (without_label); to have all rows without labels, use --label none",
+    ),
     BACKSLASHES: (
         "table",
         "paths of {names} have backslashes, as Windows writes them, and were read with slashes",
@@ -134,17 +143,6 @@ def _of_input(names: Mapping[str, Sequence[str]]) -> Iterator[str]:
     for reason, (noun, said) in _OF_INPUT.items():
         if found := names.get(reason):
             yield said.format(counted=counted(len(found), noun), names=_shown(found))
-    for column in names.get(MISSING_MARKS, ()):
-        yield (
-            f"column {column!r} of --input has numbers and cells such as N/A, null or -; each of "
-            "these is a missing value, NaN in the records"
-        )
-
-    for column in names.get(WITHOUT_LABEL, ()):
-        yield (
-            f"rows with -1 in {column!r}, as in a test split with hidden labels, have no class and "
-            "were left out (without_label); to have all rows without labels, use --label none"
-        )
 
 
 def _of_splits(found: Sequence[str], wanted: Collection[str]) -> Iterator[str]:

@@ -15,12 +15,12 @@ from PIL import features as pillow_features
 from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.refs import ImageRef, Label, ShardUnit, names_of
 from beam_pipeline.shards.copying import copy_record, label_features
-from beam_pipeline.shards.result import BOX_EMPTY, BOX_OUTSIDE, PIXEL_SAMPLE, ShardStats
+from beam_pipeline.shards.result import BOXES_DROPPED, PIXEL_SAMPLE, ShardStats
 from imageshards import __version__
 from imageshards.errors import UserError
 from imageshards.example import Values, encode_example
 from imageshards.images.encode import EncodedImage, encode_image, sums_of_jpeg
-from imageshards.images.geometry import Box, map_boxes
+from imageshards.images.geometry import map_boxes
 from imageshards.manifest import BOX_FEATURES, OBJECT_PREFIX
 
 
@@ -103,10 +103,14 @@ def _follow_picture(
     # Pixels refer to the original, whose size is known only after the picture was decoded.
     width, height = encoded.box_transform.size_px if ref.in_pixels else (1, 1)
     relative = [(x0 / width, x1 / width, y0 / height, y1 / height) for x0, x1, y0, y1 in boxes]
-    faults = [_fault_of(box) for box in relative]
-    for note in sorted({*filter(None, faults)}):
-        stats.count("notes", note)
-    right = [i for i, fault in enumerate(faults) if not fault]
+    # All comparisons with a NaN are false.
+    right = [
+        i
+        for i, (xmin, xmax, ymin, ymax) in enumerate(relative)
+        if xmin < xmax and ymin < ymax and max(xmin, ymin) < 1 and min(xmax, ymax) > 0
+    ]
+    if len(right) < len(boxes):
+        stats.count("notes", BOXES_DROPPED)
     label = ref.label
     if ref.box_labels:
         gone = {*ref.box_labels}.difference(ref.box_labels[i] for i in right)
@@ -121,14 +125,6 @@ def _follow_picture(
     for place, name in enumerate(BOX_FEATURES):
         moved[name] = [float(box[place]) for _, box in kept]
     return columns | moved, label
-
-
-def _fault_of(box: Box) -> str:
-    """Returns why a box, relative to its picture, shows no part of the picture; "" if it does."""
-    xmin, xmax, ymin, ymax = box
-    if not (xmin < xmax and ymin < ymax):  # False for a NaN, too.
-        return BOX_EMPTY
-    return "" if xmin < 1 and xmax > 0 and ymin < 1 and ymax > 0 else BOX_OUTSIDE
 
 
 def byte_versions(icc: str = "drop") -> dict[str, str]:

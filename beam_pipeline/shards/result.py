@@ -18,8 +18,8 @@ if TYPE_CHECKING:  # the commit needs no Pillow
 
 # The name under which a copied record is counted among the formats of originals.
 COPIED = "TFRECORD"
-# Notes about pictures with boxes that were dropped, as no part of the picture is in them.
-BOX_EMPTY, BOX_OUTSIDE = "box_empty", "box_outside"
+# Note about a picture whose boxes, or some of them, were dropped, as they show no part of it.
+BOXES_DROPPED = "boxes_dropped"
 # Every 16th record of a shard counts towards the mean and deviation of pixels.
 PIXEL_SAMPLE = 16
 _PIXEL_SUMS = ("pixels", "sums", "squares")

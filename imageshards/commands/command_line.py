@@ -60,14 +60,18 @@ def names_or_file(argument: str, text: str) -> tuple[str, ...]:
     return names
 
 
-class OnceEach(argparse.ArgumentParser):
-    """An argument parser that refuses a flag which is given twice, unless its values add up."""
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises a `UserError` for a mistake, with hints for unknown flags."""
+
+    def __init__(self, **options: Any):
+        # An abbreviation could become ambiguous, or another flag, in a later version.
+        super().__init__(allow_abbrev=False, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parses arguments like argparse.
+        """Parses arguments like argparse, but refuses a second value for a flag with one value.
 
         Raises:
-            UserError: A flag with one value is given twice.
+            UserError: A flag is given twice, is missing, or has a wrong value.
         """
         self._given: set[argparse.Action] = set()
         return super().parse_known_args(args, namespace)
@@ -81,14 +85,6 @@ class OnceEach(argparse.ArgumentParser):
                 raise UserError(f"{flag} was given twice, but takes one value; leave one out.")
             self._given.add(action)
         return super()._get_values(action, arg_strings)
-
-
-class Parser(OnceEach):
-    """An argument parser that raises a `UserError` for a mistake, with hints for unknown flags."""
-
-    def __init__(self, **options: Any):
-        # An abbreviation could become ambiguous, or another flag, in a later version.
-        super().__init__(allow_abbrev=False, **options)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parses arguments like argparse.

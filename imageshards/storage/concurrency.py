@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import contextlib
 import contextvars
 import functools
 import math
@@ -28,41 +29,34 @@ _AT_ONCE = 16  # threads, which mostly wait for answers of a store
 def available_cores(root: str = "/") -> int:
     """Returns the number of cores that this process may use: its affinity, or a smaller quota.
 
-    A container with a limit of 4 CPUs sees all cores of its host. The kernel's cgroups, in files
-    below `root`, hold the limit.
+    A container with a limit of 4 CPUs sees all cores of its host. The files of the kernel's control
+    groups, below `root`, hold the limit.
     """
-    quotas = [quota for folder in _cpu_cgroups(root) if (quota := _cpu_quota(folder)) > 0]
-    return max(1, min([len(os.sched_getaffinity(0)), *map(math.ceil, quotas)]))
+    cores = float(len(os.sched_getaffinity(0)))
+    with contextlib.suppress(OSError):  # a system without control groups
+        for line in pathlib.Path(root, "proc/self/cgroup").read_text().splitlines():
+            # Version 1 has a folder for each controller, version 2 one folder without controllers.
+            _, controllers, group = line.split(":", 2)
+            if not controllers or "cpu" in controllers.split(","):
+                mount = pathlib.Path(root, "sys/fs/cgroup", "cpu" if controllers else "")
+                path = pathlib.PurePosixPath(group)
+                # A group above may have the limit. In a container, the path may be the host's.
+                folders = (mount / str(each).strip("/") for each in (path, *path.parents))
+                cores = min([cores, *map(_cpu_quota, folders)])
+    return max(1, math.ceil(cores))
 
 
-def _cpu_cgroups(root: str) -> Iterator[str]:
-    """Yields the folders of the cgroups that may limit the CPU time of this process."""
+def _cpu_quota(folder: pathlib.Path) -> float:
+    """Returns the CPUs that a control group may use at the same time; infinity for no limit."""
     try:
-        with open(os.path.join(root, "proc/self/cgroup")) as file:
-            lines = [line.rstrip("\n").split(":", 2) for line in file]
-    except OSError:  # a system without cgroups
-        return
-    for _, controllers, path in lines:
-        # Version 2 has one hierarchy without names; version 1 has a folder for each controller.
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        mount = os.path.join(root, "sys/fs/cgroup", "cpu" if controllers else "")
-        # A group above may have the limit. In a container, the path may be that of the host.
-        above = pathlib.PurePosixPath(path)
-        yield from (f"{mount}/{group}" for group in (above, *above.parents))
-
-
-def _cpu_quota(folder: str) -> float:
-    """Returns the CPUs that a cgroup may use at the same time; -1 for no limit."""
-    try:
-        if os.path.exists(both := os.path.join(folder, "cpu.max")):
-            quota, period = pathlib.Path(both).read_text().split()
+        if (both := folder / "cpu.max").exists():
+            quota, period = both.read_text().split()
         else:
-            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-            quota, period = (pathlib.Path(folder, name).read_text() for name in names)
-        return int(quota) / int(period)
-    except (OSError, ValueError, ZeroDivisionError):  # `max` in version 2 is no number
-        return -1.0
+            names = "cpu.cfs_quota_us", "cpu.cfs_period_us"
+            quota, period = ((folder / name).read_text() for name in names)
+        return int(quota) / int(period) if int(quota) > 0 else math.inf
+    except (OSError, ValueError, ZeroDivisionError):  # version 2 says `max` for no limit
+        return math.inf
 
 
 def in_thread(function: Callable[..., _Out]) -> Callable[..., _Out]:

@@ -196,7 +196,7 @@ def test_rows_of_one_box_each_make_the_shards_that_lists_in_json_lines_make(tmp_
     assert shard_bytes(by_label) == shard_bytes(lists)
     for made in (output, lists, by_label):
         said = manifest(made)
-        assert said["source"]["notes"]["box_outside"] == 1
+        assert said["source"]["notes"]["boxes_dropped"] == 1
         assert any("1 picture had boxes outside" in warning for warning in said["warnings"])
         outside = records_of(made)["1.jpg"]
         assert outside["image/class/text"] == outside["image/object/class/text"] == [b"cat"]

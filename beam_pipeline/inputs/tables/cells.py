@@ -21,7 +21,6 @@ import pyarrow as pa
 
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import ColumnSpec
-from beam_pipeline.planning.refs import is_text
 from imageshards.errors import Arg, Text, UserError
 from imageshards.manifest import (
     BOX_CLASS_FEATURE,
@@ -29,6 +28,7 @@ from imageshards.manifest import (
     BOX_LABEL_FEATURE,
     OBJECT_PREFIX,
 )
+from imageshards.text import printable, shortened
 
 _INT = re.compile(r"-?(?:0|[1-9]\d*)", re.ASCII)
 _FLOAT = re.compile(
@@ -44,7 +44,6 @@ _FLOAT32_END = (2.0 - 2.0**-24) * 2.0**127
 MAX_WHOLE_FLOAT32 = 2**24
 # Texts that people and programs write for a missing number, in lower case.
 _MISSING = frozenset({"", "nan", "n/a", "#n/a", "na", "<na>", "null", "none", "-"})
-_SHOWN_CHARACTERS = 80
 # How a list is written in a cell of a CSV file, where the cell is in quotes.
 _AS_LIST = 'a list is written [1, 2] or ["a", "b"]'
 _ARROW_KINDS = (
@@ -241,7 +240,7 @@ def cell_text(cell: Any) -> str | None:
         return json.dumps(cell)
     # pandas makes floats of integers if some are missing, so whole floats lose their decimal point.
     text = str(int(cell)) if isinstance(cell, float) and cell.is_integer() else cell
-    if not isinstance(text, str | int) or not is_text(str(text)):
+    if not isinstance(text, str | int) or printable(str(text)) != str(text):
         raise ValueError("not text")
     return str(text)
 
@@ -270,7 +269,7 @@ def wrong_cell(
 
 def _scalar(kind: str, value: Any) -> int | float | str:
     if kind == "string":
-        if not isinstance(value, str) or not is_text(value):
+        if not isinstance(value, str) or printable(value) != value:
             raise ValueError("not text")
         return value
     if isinstance(value, str):
@@ -321,8 +320,7 @@ def about_commas(column: ColumnSpec, cells: Sequence[tuple[str, Any]]) -> Iterat
 
 
 def shown(cell: Any) -> str:
-    text = repr(cell)
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
+    return shortened(repr(cell), 80)
 
 
 def with_box_type(column: ColumnSpec) -> ColumnSpec:

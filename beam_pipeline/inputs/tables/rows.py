@@ -27,12 +27,12 @@ from pyarrow import parquet
 from beam_pipeline.inputs.layout import wrong_input
 from beam_pipeline.inputs.spool import check_space, spooled_path
 from beam_pipeline.inputs.tables.cells import MAX_WHOLE_FLOAT32
-from beam_pipeline.planning.refs import ImageRef, is_text
+from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.manifest import OBJECT_PREFIX, SPLIT_NAMES
 from imageshards.storage.base import RANGE_BYTES
-from imageshards.text import counted
+from imageshards.text import counted, printable
 
 # `FILE line N` or `FILE row N`, and the row's cells by column name.
 Row = tuple[str, dict[str, Any]]
@@ -132,7 +132,7 @@ def _lines(path: str) -> Iterator[str]:
             # Bytes that are not UTF-8 become surrogates, so that the error can name their line.
             text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
             for number, line in enumerate(text, start=1):
-                if not line.isascii() and not is_text(line):
+                if not line.isascii() and printable(line) != line:
                     problem = f"whose line {number} is not UTF-8 text"
                     raise wrong_input(path, problem, remedy="save the file as UTF-8")
                 yield line
@@ -305,7 +305,7 @@ def picture_rows(
             is_there = storage.exists(spooled)
             target = None if is_there else stack.enter_context(storage.open_write(spooled))
             rows: list[PictureRow] = []
-            for batch in _batches(file, groups, columns, image):
+            for batch in _batches(file, groups, columns):
                 data, sizes, paths = _pictures(batch.column(batch.schema.get_field_index(image)))
                 if target is not None:
                     check_space(spool, len(data), path)
@@ -323,15 +323,13 @@ def picture_rows(
 
 
 def _batches(
-    file: parquet.ParquetFile, groups: range, columns: Sequence[str], image: str
+    file: parquet.ParquetFile, groups: range, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of some row groups, with about `_BATCH_BYTES` of pictures in each batch."""
+    """Yields the rows of some row groups, in batches of about `_BATCH_BYTES`."""
     for group in groups:
         found = file.metadata.row_group(group)
-        chunks = map(found.column, range(found.num_columns))
-        pictures = (each for each in chunks if each.path_in_schema in (image, f"{image}.bytes"))
-        num_bytes = max(1, sum(each.total_uncompressed_size for each in pictures))
-        at_once = min(_BATCH_PICTURES, max(1, _BATCH_BYTES * found.num_rows // num_bytes))
+        at_once = max(1, _BATCH_BYTES * found.num_rows // max(1, found.total_byte_size))
+        at_once = min(_BATCH_PICTURES, at_once)
         yield from file.iter_batches(at_once, row_groups=[group], columns=columns)
 
 
