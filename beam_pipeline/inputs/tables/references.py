@@ -139,7 +139,7 @@ def _several(
 ) -> list[str | None]:
     """Returns the classes in a cell with several labels, in their order."""
     cell = row.get(column)
-    if schema.box_a_row and BOX_CLASS_FEATURE in schema.cells_of:
+    if schema.box_a_row and not (schema.separator or cells.is_list(cell)):
         cell = [name] if (name := _optional_text(where, row, column)) else []
     try:
         labels = cells.labels_in(cell, schema.separator)

@@ -153,7 +153,9 @@ def schema_of_rows(
     roles = {role: table.role(role, role in unused) for role in _USUAL_NAMES}
     image, label = roles["image"] or "", roles["label"] or ""
     cells_of = {feature: name for feature, name in sides.items() if feature != name}
-    if sides and table.has_class_of_box(label, box_a_row):
+    declared = [column.name for column in source.columns or ()]
+    is_wanted = source.columns is None or BOX_CLASS_FEATURE in declared
+    if sides and label and is_wanted and BOX_CLASS_FEATURE not in names:
         cells_of[BOX_CLASS_FEATURE] = label
     if source.label == NONE:
         roles["label"] = cells_of.get(BOX_CLASS_FEATURE)
@@ -246,17 +248,6 @@ class _Table(NamedTuple):
             kind = self.types[name]
             return pa.types.is_integer(kind) or pa.types.is_floating(kind)
         return cells.is_number_in_each([row.get(name) for _, row in self.head])
-
-    def has_class_of_box(self, label: str, box_a_row: bool) -> bool:
-        """Returns whether the label column holds one class for each box."""
-        declared = self.source.columns
-        if not label or BOX_CLASS_FEATURE in self.names:
-            return False
-        if not box_a_row:  # lists of labels beside lists of sides
-            return declared is None or BOX_CLASS_FEATURE in {each.name for each in declared}
-        is_nested = label in self.types and pa.types.is_nested(self.types[label])
-        is_list = is_nested or any(cells.is_list(row.get(label)) for _, row in self.head)
-        return not is_list and not self.source.label_separator
 
     def role(self, role: str, is_unused: bool) -> str | None:
         """Returns the column of a role, named by its flag or, unless unused, by a usual name."""

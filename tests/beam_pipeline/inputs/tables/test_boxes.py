@@ -123,6 +123,23 @@ def test_labels_beside_lists_of_sides_are_the_classes_of_the_boxes(
     assert ref.box_labels == (tuple(classes) if isinstance(labels, tuple) else ())
 
 
+@pytest.mark.parametrize(
+    ("label", "options"),
+    [("b", SEVERAL), (["b"], SEVERAL), ("b", {"label_separator": "|"}), ("b", {})],
+)
+def test_the_label_of_a_row_with_one_box_is_the_class_of_the_box(tmp_path, label, options):
+    path = write(tmp_path / "m.jsonl", one(CORNERS, 0, 0, 1, 1) | {"label": label})
+    ref = first(path, **options)
+    assert dict(ref.columns or {})[BOX_CLASS_FEATURE] == ["b"]
+    assert ref.label == (("b",) if options else "b")
+    bare = first(path, columns=UNDECLARED, **options)
+    assert bare.label == ref.label and bare.columns and BOX_CLASS_FEATURE not in bare.columns
+    two = "a|b" if "label_separator" in options else ["a", "b"]
+    if options:
+        with refused("", "label 2", "xmin 1", "columns"):
+            listed(write(path, one(CORNERS, 0, 0, 1, 1) | {"label": two}), **options)
+
+
 @pytest.mark.parametrize("names", [SIZES, ("X", "Y", "w", "H")])
 def test_a_corner_and_a_size_without_a_format_are_plain_numbers_with_a_warning(tmp_path, names):
     path = write(tmp_path / "m.jsonl", one(names, 7, 8, 90, 80))
