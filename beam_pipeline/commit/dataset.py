@@ -119,13 +119,13 @@ def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, wh
     table = ", ".join(f"{reason} {count}" for reason, count in most_first(counts).items())
     remedy = "fix or remove them or raise the fraction"
     (usual, number), *_ = most_first(counts).items()
-    one = next(reject for reject in _read_list(where) if reject.reason == usual)
+    examples = (reject for reject in _read_list(where) if reject.reason == usual)
     # If most files are missing, the paths of a table were probably read in the wrong way.
     if usual == "not_found" and 2 * number > listed:
-        table += f", such as {why_missing(one.uri)}"
+        table += f", such as {why_missing(next(examples).uri)}"
         remedy = HOW_PATHS_ARE_READ
     elif usual == "bucket_unusable":
-        table += f", as {one.message.rstrip('.')}"
+        table += f", as {next(examples).message.rstrip('.')}"
     some = itertools.islice(_read_list(where), _SHOWN_REJECTS)
     first = ", ".join(f"{reject.key!r} ({reject.reason})" for reject in some)
     raise invalid(
