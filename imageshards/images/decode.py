@@ -142,8 +142,8 @@ def open_source(data: bytes, options: ImageOptions) -> Source:
     if not data:
         raise ImageError(
             "empty",
-            "There are no bytes: a row without a picture, a copy or download that was not "
-            "finished, or a cloud drive's placeholder; fetch the picture again.",
+            "The file has no bytes: a copy or download that was not finished, a cloud drive's "
+            "placeholder, or a row of a table without a picture; fetch it again.",
         )
     if len(data) > options.max_bytes:
         what = f"{len(data)} bytes; at most {options.max_bytes} are accepted."
