@@ -267,7 +267,7 @@ def class_names_in(schema: pa.Schema, column: str) -> tuple[str, ...]:
 
     Hugging Face's `datasets` writes the names into the metadata of the schema.
     """
-    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, IndexError):
+    with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         found = features[column]
         while "names" not in found:  # a list has the feature of its elements
@@ -283,9 +283,8 @@ def picture_rows(
 ) -> Iterator[PictureRow]:
     """Yields the rows of a part of a Parquet file, and writes their pictures into a spooled file.
 
-    The key of a picture is its path, or else the file's name and the row's number. A row without a
-    picture has 0 bytes. Raises `UserError` if the file cannot be read or lacks a column, or the
-    disk is full.
+    The key of a picture is its path, or "" without a path. A row without a picture has 0 bytes.
+    Raises `UserError` if the file cannot be read or lacks a column, or the disk is full.
     """
     found = storage.stat(path)
     with open_parquet(path) as file:
