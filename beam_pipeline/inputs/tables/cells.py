@@ -330,9 +330,3 @@ def with_box_type(column: ColumnSpec) -> ColumnSpec:
     # Images have different numbers of boxes, so the length varies.
     kind = _BOX_KINDS.get(column.name, column.kind)
     return dataclasses.replace(column, kind=kind, shape=None)
-
-
-def is_number_in_each(cells: Sequence[Any]) -> bool:
-    """Returns whether there are non-empty cells, and all of them are numbers."""
-    given = [cell for cell in map(_parse_cell, cells) if cell is not None]
-    return bool(given) and all(type(cell) in (int, float) for cell in given)

@@ -247,7 +247,9 @@ class _Table(NamedTuple):
         if self.types:
             kind = self.types[name]
             return pa.types.is_integer(kind) or pa.types.is_floating(kind)
-        return cells.is_number_in_each([row.get(name) for _, row in self.head])
+        # Sides of boxes, as they are called here, have no missing values beside empty cells.
+        found = cells.infer(BOX_FEATURES[0], [row.get(name) for _, row in self.head])
+        return found.kind != "string" and found.shape == ()
 
     def role(self, role: str, is_unused: bool) -> str | None:
         """Returns the column of a role, named by its flag or, unless unused, by a usual name."""
