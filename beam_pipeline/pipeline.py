@@ -181,7 +181,7 @@ def checked_schemas(options: BuildOptions) -> Schemas:
         idle |= dict.fromkeys(("max_pixels", "max_bytes"), "inputs whose records are copied")
     flags = {"max_pixels": "max_image_mpx", "max_bytes": "max_image_mb"}
     for name in sorted(options.given & idle.keys()):
-        received = "a value with " + idle[name] + ", which make no use of it"
+        received = "a value that has no effect with " + idle[name]
         raise invalid(flags.get(name, name), received, remedy="leave it out")
     return schemas
 
