@@ -28,7 +28,8 @@ WEBDATASET = "webdataset"
 LAYOUTS = ("auto", "class_folders", "split_folders", "flat", WEBDATASET, TABLE, DATASET)
 ARCHIVE_SUFFIXES = (".tar", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".pq")
-# Options that only an image table has.
+# Options that only files in folders and archives have, and that only rows have.
+FILE_FLAGS = ("extensions", "exclude_glob")
 TABLE_FLAGS = (
     "image_column", "label_column", "key_column", "split_column", "group_column", "columns",
     "allow_any_path", "bbox_format",
@@ -150,7 +151,7 @@ class InputOptions:
         if label_group(regex) is None:
             expected = "a group that captures the label, for example '^([a-z]+)\\.'"
             raise invalid("label_regex", given, expected)
-        if self.layout in ("class_folders", TABLE, DATASET):
+        if self.layout in ("class_folders", WEBDATASET, TABLE, DATASET):
             layout = Arg("layout", self.layout) + ", which has labels of its own"
             raise invalid("label_regex", f"{given} with " + layout, remedy=leave_out)
 
@@ -162,6 +163,8 @@ class CopiedInput(InputOptions):
     fingerprint: str = ""  # fingerprint of the dataset when the build began; "" for any
     keeps_splits: bool = True  # records keep the splits of the dataset
     record_label: str = ONE  # how many labels each record has: `ONE`, `NONE` or `SEVERAL`
+    # The option that gave groups to the original images, with its value; {} without groups.
+    groups: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,11 +26,21 @@ from beam_pipeline.commit.transforms import CommitShards
 from beam_pipeline.commit.warnings import counts_and_names, warnings_of
 from beam_pipeline.inputs import selection
 from beam_pipeline.inputs.labels import GIVEN_SPLIT
+from beam_pipeline.inputs.layout import layout_of
 from beam_pipeline.inputs.listing import has_several_archives, schemas_of, spooled_files
 from beam_pipeline.inputs.spool import SPOOL_NAME, announce
 from beam_pipeline.inputs.tables.schema import TableSchema
 from beam_pipeline.inputs.transforms import ListImages
-from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions, ShardOptions
+from beam_pipeline.option_texts import invalid
+from beam_pipeline.options import (
+    DATASET,
+    TABLE,
+    BuildOptions,
+    ColumnSpec,
+    InputOptions,
+    ShardOptions,
+    UrlOptions,
+)
 from beam_pipeline.planning.plan import PLAN_NAME, ShardPlan
 from beam_pipeline.planning.refs import RefBatch
 from beam_pipeline.planning.transforms import AssignSplits, PlanShards, survey_and_plan
@@ -39,7 +49,9 @@ from beam_pipeline.runners.runner import Runner
 from beam_pipeline.shards.record import byte_versions
 from beam_pipeline.shards.transforms import WriteBalancedTFRecord
 from imageshards import storage
-from imageshards.manifest import ONE, STAGING_NAME, TRANSFORM_NAME
+from imageshards.commands.options import options_of
+from imageshards.errors import Arg, Text
+from imageshards.manifest import BOX_FEATURES, ONE, STAGING_NAME, TRANSFORM_NAME
 from imageshards.progress import text_table
 from imageshards.text import composed, for_output
 
@@ -52,7 +64,7 @@ def build(options: BuildOptions, runner: Runner, state: OutputState, job: str) -
     `state` is the output when the job began, `job` the id that `prepare_staging` returned.
     """
     staging = state.staging
-    schemas = schemas_of(options.sources, options.plan.class_names)
+    schemas = checked_schemas(options)
     options = with_pinned_classes(options, state, schemas)
     columns = columns_of(schemas)
     with transform_temp_folder(options, columns, runner.local, staging) as temporary:
@@ -144,6 +156,36 @@ def list_batches(
     return selection.Selected(batches, (skipped, *selected.skipped), checked)
 
 
+def checked_schemas(options: BuildOptions) -> Schemas:
+    """Returns the columns of the inputs; raises `UserError` for an option that changes nothing."""
+    schemas = schemas_of(options.sources, options.plan.class_names)
+    image, columns = options.image, {column.name for column in columns_of(schemas)}
+    idle: dict[str, Text] = {}
+    if image.resize_mode == "none":
+        why = Arg("resize_mode", "none")
+        idle |= dict.fromkeys(("image_size", "filter", "only_shrink"), why)
+    if image.channels == 1:
+        idle["subsampling"] = Arg("colorspace", image.colorspace)
+    if "*" in options.plan.num_shards:
+        idle["shard_mb"] = Arg("num_shards", options.plan.num_shards["*"])
+    if options.source.label != ONE:
+        idle["allow_one_class"] = Arg("label", options.source.label)
+    if not columns.intersection(BOX_FEATURES):
+        idle["bbox_frame"] = "inputs that are no table with boxes"
+    if not columns and options.transform_module is None:
+        idle["transform_temp_dir"] = "inputs without extra columns"
+    layouts = {*map(layout_of, options.sources)}
+    if TABLE not in layouts or all(schema is None or schema.has_pictures for schema in schemas):
+        idle |= dict.fromkeys(options_of(UrlOptions), "inputs without a table of addresses")
+    if layouts == {DATASET}:
+        idle |= dict.fromkeys(("max_pixels", "max_bytes"), "inputs whose records are copied")
+    flags = {"max_pixels": "max_image_mpx", "max_bytes": "max_image_mb"}
+    for name in sorted(options.given & idle.keys()):
+        received = "a value that has no effect with " + idle[name]
+        raise invalid(flags.get(name, name), received, remedy="leave it out")
+    return schemas
+
+
 def columns_of(schemas: Schemas) -> tuple[ColumnSpec, ...]:
     return next((schema.columns for schema in schemas if schema), ())
 
@@ -185,8 +227,8 @@ def commit_spec(
         max_reject_fraction=options.max_reject_fraction,
         report=options.report,
         options={
-            "input": _listing_options(options.source),
-            "more_inputs": list(map(_listing_options, options.more_sources)),
+            "input": listing_options(options.source),
+            "more_inputs": list(map(listing_options, options.more_sources)),
             "plan": dataclasses.asdict(options.plan),
             "exclude": options.exclude,
             "class_map": dict(options.class_map),
@@ -201,8 +243,9 @@ def commit_spec(
     )
 
 
-def _listing_options(source: InputOptions) -> dict[str, Any]:
+def listing_options(source: InputOptions) -> dict[str, Any]:
     listing = {each.name: getattr(source, each.name) for each in dataclasses.fields(InputOptions)}
+    listing |= getattr(source, "groups", {})
     if source.columns is not None:
         listing["columns"] = [dataclasses.asdict(column) for column in source.columns]
     # Manifests of images with one label have never recorded these options.
@@ -215,7 +258,7 @@ def plan_only(options: BuildOptions, runner: Runner) -> str:
     """Lists and plans on this machine; returns the plan as a text, or raises the build's error."""
     state = read_output_state(options.output, storage.join(options.output, STAGING_NAME))
     check_output(state, options.overwrite)
-    schemas = schemas_of(options.sources, options.plan.class_names)
+    schemas = checked_schemas(options)
     options = with_pinned_classes(options, state, schemas)
     columns = columns_of(schemas)
     copied = options.copied.transform if options.copied else ""

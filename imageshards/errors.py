@@ -206,6 +206,8 @@ class DamagedManifestError(UserError):
 class StorageError(UserError):
     """A problem with a whole bucket, its rights or its credentials, which stops the job."""
 
+    of_bucket = False  # whether other buckets of the store may be usable
+
 
 class LeaseLostError(OutputError):
     """The end of a job that no longer holds its output: another job may write there now."""

@@ -1,7 +1,8 @@
-"""Opens the encoded pictures of records, and reads the markers of a JPEG."""
+"""Opens the encoded pictures of records, and reads the markers of a JPEG or the parts of a PNG."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import io
@@ -31,6 +32,7 @@ _STRIP_PX = 256
 # A stuffed zero byte, TEM, the restart markers, and the start and end of the image.
 _WITHOUT_LENGTH = (0x00, 0x01, *range(0xD0, 0xDA))
 
+_PNG = b"\x89PNG\r\n\x1a\n"
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
 """Formats that the trainer decodes, by Pillow's names."""
 # TensorFlow decodes no larger JPEG or PNG in colour, and Pillow opens no larger picture.
@@ -108,7 +110,7 @@ def open_picture(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
         JpegImagePlugin.JpegImageFile if is_jpeg else functools.partial(Image.open, formats=FORMATS)
     )
     try:
-        picture: Image.Image = opener(io.BytesIO(data))
+        picture: Image.Image = opener(io.BytesIO(plain_png(data)[0]))
     except Image.DecompressionBombError as e:
         raise TooManyPixelsError(f"more than {MAX_PIXELS:,} pixels") from e
     except SyntaxError as e:
@@ -117,6 +119,30 @@ def open_picture(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
     if width * height > max_pixels:
         raise TooManyPixelsError(f"{width}x{height} pixels")
     return picture
+
+
+def plain_png(data: bytes, max_profile_bytes: int = 0) -> tuple[bytes, bytes]:
+    """Returns a PNG without its texts and its ICC profile, and the profile; other files as given.
+
+    Nothing here reads the texts, and Pillow refuses a PNG whose texts or profile are long. Of a
+    longer profile the function returns `max_profile_bytes` + 1 bytes. The layout is section 5 of
+    the PNG specification: each chunk has a length, a type, its content and a checksum.
+    """
+    if not data.startswith(_PNG):
+        return data, b""
+    kept, profile, at, kind = [_PNG], b"", len(_PNG), b""
+    while kind != b"IEND" and at + 8 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, at)
+        chunk = data[at : at + 12 + length]
+        at += len(chunk)
+        if kind == b"iCCP":
+            with contextlib.suppress(zlib.error):
+                packed = chunk[chunk.find(b"\0", 8) + 2 : -4]
+                profile = zlib.decompressobj().decompress(packed, max_profile_bytes + 1)
+        # An old way to store EXIF.
+        elif kind not in (b"tEXt", b"zTXt", b"iTXt") or chunk.startswith(b"exif\0", 8):
+            kept.append(chunk)
+    return b"".join([*kept, data[at:]]), profile
 
 
 def is_animated(picture: Image.Image) -> bool:

@@ -20,7 +20,7 @@ from beam_pipeline.columns.export import exported_classes, exported_features
 from beam_pipeline.commit.descriptions import croissant_text, tfds_files
 from beam_pipeline.commit.finalize import FinalizeTask, FinalShard, backup_shards, plan_finalize
 from beam_pipeline.commit.staging import mark_committed, set_aside
-from beam_pipeline.commit.warnings import counts_and_names, of_copies, warnings_of
+from beam_pipeline.commit.warnings import counts_and_names, of_boxes, of_copies, warnings_of
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.plan import ShardPlan
@@ -120,11 +120,14 @@ def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, wh
         return
     table = ", ".join(f"{reason} {count}" for reason, count in most_first(counts).items())
     remedy = "fix or remove them or raise the fraction"
+    (usual, number), *_ = most_first(counts).items()
+    examples = (reject for reject in _read_list(where) if reject.reason == usual)
     # If most files are missing, the paths of a table were probably read in the wrong way.
-    if 2 * counts.get("not_found", 0) > listed:
-        place = next(reject.uri for reject in _read_list(where) if reject.reason == "not_found")
-        table += f", such as {why_missing(place)}"
+    if usual == "not_found" and 2 * number > listed:
+        table += f", such as {why_missing(next(examples).uri)}"
         remedy = HOW_PATHS_ARE_READ
+    elif usual == "bucket_unusable":
+        table += f", as {next(examples).message.rstrip('.')}"
     some = itertools.islice(_read_list(where), _SHOWN_REJECTS)
     first = ", ".join(f"{reject.key!r} ({reject.reason})" for reject in some)
     raise invalid(
@@ -320,6 +323,7 @@ def manifest_of(
     )
     counts = {name: split.num_records for name, split in splits.items()}
     warnings = warnings_of(class_counts(manifest), counts, tuple(spec.write.plan.splits), names)
+    warnings += of_boxes(stats.of("notes"))
     return msgspec.structs.replace(
         manifest,
         fingerprint=fingerprint_of(manifest),

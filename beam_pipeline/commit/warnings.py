@@ -9,8 +9,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from beam_pipeline.inputs import labels
 from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, UNREADABLE_FOLDER
-from beam_pipeline.inputs.tables.references import BACKSLASHES, MISSING_MARKS
+from beam_pipeline.inputs.tables.references import BACKSLASHES, MISSING_MARKS, WITHOUT_LABEL
 from beam_pipeline.options import PlanOptions
+from beam_pipeline.shards.result import BOXES_DROPPED
 from imageshards.errors import install_advice
 from imageshards.manifest import SPLIT_NAMES, TRAIN_NAMES
 from imageshards.text import counted, look_of
@@ -23,7 +24,7 @@ _FEW_NAMES = 3
 _FEW_IMAGES = 20
 _NUMBER = re.compile(r"-?\d{1,15}(\.\d{1,15})?", re.ASCII)
 # Reasons that come with a name, and yet count files that were passed over.
-_COUNTED = (EXCLUDED_BY_GLOB, UNREADABLE_FOLDER)
+_COUNTED = (EXCLUDED_BY_GLOB, UNREADABLE_FOLDER, WITHOUT_LABEL)
 
 
 def counts_and_names(
@@ -77,6 +78,17 @@ def of_copies(between_splits: int) -> Iterator[str]:
         )
 
 
+def of_boxes(notes: Mapping[str, int]) -> Iterator[str]:
+    """Yields a warning if boxes were dropped; `notes` has the number of their pictures."""
+    if pictures := notes.get(BOXES_DROPPED):
+        yield (
+            f"{counted(pictures, 'picture')} had boxes outside of the picture or without an area, "
+            "which were dropped with their classes; check the rows, the unit of the boxes "
+            "(--bbox_format), and whether they refer to the stored or to the upright picture "
+            "(--bbox_frame)"
+        )
+
+
 # Reason → the noun for `counted`, and the sentence.
 _OF_INPUT = {
     labels.EMPTY_CLASS_FOLDER: (
@@ -104,6 +116,16 @@ _OF_INPUT = {
         "{counted} without folders became classes by their names: {names}; if they are parts of "
         "one dataset, use --label_regex or --label none",
     ),
+    MISSING_MARKS: (
+        "column",
+        "{counted} of --input with numbers and cells such as N/A, null or -: {names}; each such "
+        "cell is a missing value, NaN in the records",
+    ),
+    WITHOUT_LABEL: (
+        "column",
+        "rows with -1 in {names}, as in a test split with hidden labels, have no class and were "
+        "left out (without_label); to have all rows without labels, use --label none",
+    ),
     BACKSLASHES: (
         "table",
         "paths of {names} have backslashes, as Windows writes them, and were read with slashes",
@@ -112,7 +134,7 @@ _OF_INPUT = {
         "split",
         "--splits was not applied to images of {names}, because folders, a column or a regex "
         "of the input give these splits; leave --splits out, or draw new splits in a second build "
-        "with this dataset as --input, --splits and another --salt",
+        "with this dataset as --input and with --splits",
     ),
 }
 
@@ -121,11 +143,6 @@ def _of_input(names: Mapping[str, Sequence[str]]) -> Iterator[str]:
     for reason, (noun, said) in _OF_INPUT.items():
         if found := names.get(reason):
             yield said.format(counted=counted(len(found), noun), names=_shown(found))
-    for column in names.get(MISSING_MARKS, ()):
-        yield (
-            f"column {column!r} of --input has numbers and cells such as N/A, null or -; each of "
-            "these is a missing value, NaN in the records"
-        )
 
 
 def _of_splits(found: Sequence[str], wanted: Collection[str]) -> Iterator[str]:

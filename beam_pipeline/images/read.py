@@ -21,7 +21,7 @@ from typing import Any
 
 from beam_pipeline.options import UrlOptions
 from imageshards import storage
-from imageshards.errors import ImageError
+from imageshards.errors import ImageError, StorageError
 from imageshards.storage import in_thread, is_local
 
 # Replaces an offset if the image is a whole file.
@@ -81,6 +81,8 @@ REMOTE_DEPTH = 48
 # Above this many bytes only the next `_LEAST_DEPTH` files are read ahead.
 _AHEAD_BYTES = 64 << 20
 _LEAST_DEPTH = 2
+# If none of so many images in a random order can be read for their buckets, no image can.
+_NO_BUCKET_READ = 16
 # Assumed size of a file of unknown size, until some files of the shard have been read.
 _UNKNOWN_BYTES = 16 << 20
 
@@ -105,17 +107,18 @@ Read = Generator[tuple[Any, bytes | ImageError], None, None]
 def read_images(refs: Sequence[Any], max_bytes: int, urls: UrlOptions = _URLS) -> Read:
     """Yields each reference of `refs`, in order, with its bytes or the reason why there are none.
 
-    Files with more than `max_bytes` are not read. Raises `StorageError` if every image of a bucket
-    would fail: the bucket cannot be used, its rights or the credentials are missing.
+    Files with more than `max_bytes` are not read. Raises `StorageError` if every image of a store
+    would fail: its credentials are missing, it cannot be reached, or none of the first images is in
+    a bucket that can be used.
     """
     depth = LOCAL_DEPTH if all(is_local(ref.path) for ref in refs) else REMOTE_DEPTH
     reading: collections.deque[_Reading] = collections.deque()
     ahead = iter(refs)
     # Files come in the order of a hash, so the files that were read are a sample of the shard.
     # Twice their mean size leaves room for larger files.
-    unknown_bytes, sampled = float(_UNKNOWN_BYTES), 1
+    unknown_bytes, sampled, without_bucket = float(_UNKNOWN_BYTES), 1, 0
     try:
-        for ref in refs:
+        for number, ref in enumerate(refs, start=1):
             ahead_bytes = sum(_bytes_of(*each, unknown_bytes) for each in reading)
             while (
                 len(reading) < _LEAST_DEPTH or (len(reading) < depth and ahead_bytes < _AHEAD_BYTES)
@@ -124,6 +127,10 @@ def read_images(refs: Sequence[Any], max_bytes: int, urls: UrlOptions = _URLS) -
                 reading.append((following, future))
                 ahead_bytes += _bytes_of(following, future, unknown_bytes)
             data = reading.popleft()[1].result()
+            if isinstance(data, ImageError) and isinstance(data.__cause__, StorageError):
+                without_bucket += 1
+                if without_bucket == number == _NO_BUCKET_READ:
+                    raise data.__cause__
             sampled += 1
             unknown_bytes += (2 * _size(data) - unknown_bytes) / sampled
             yield ref, data
@@ -164,9 +171,13 @@ def _fetch(ref: Any, max_bytes: int, urls: UrlOptions) -> bytes | ImageError:
         return data
     except ImageError as e:
         return e
-    except (OSError, ValueError) as e:
-        if not isinstance(e, OSError) and not is_local(ref.uri):
+    except StorageError as e:
+        if not e.of_bucket:
             raise
+        failure = ImageError("bucket_unusable", str(e))
+        failure.__cause__ = e
+        return failure
+    except (OSError, ValueError) as e:
         code = _REASONS.get(getattr(e, "errno", None) or 0, "read_error")
         return ImageError(code, getattr(e, "strerror", None) or str(e))
 
@@ -192,6 +203,8 @@ def _read_member(ref: Any, max_bytes: int) -> bytes:
     _check_size(ref.size_bytes, max_bytes)
     in_zip = ref.form == ZIP_MEMBER
     num_bytes = ref.size_bytes + (ZIP_HEADER_BYTES if in_zip else 0)
+    if not num_bytes:  # a store would send the whole object for an empty range
+        return b""
     # The same range of a replaced archive would be a different picture, perhaps a valid one.
     if is_local(ref.path) and not ref.spooled and os.stat(ref.path).st_mtime_ns != ref.mtime_ns:
         raise ImageError("changed", "its archive was replaced after it was listed")

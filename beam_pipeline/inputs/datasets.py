@@ -77,40 +77,28 @@ def open_inputs(options: BuildOptions) -> BuildOptions:
     return dataclasses.replace(options.with_sources(sources), image=image, copied=copied)
 
 
-def _has_rows(source: InputOptions) -> bool:
-    """Returns whether an input may have columns: tables, and archives with a WebDataset."""
-    return layout_of(source) in (TABLE, opt.ARCHIVES)
-
-
 def _with_layouts(options: BuildOptions) -> list[InputOptions]:
-    """Returns the inputs with layouts of datasets, without flags that are for a different input.
+    """Returns the inputs with layouts of datasets, which have labels of their own.
 
-    A flag that fits no input stays, and is refused where it is read.
+    Raises `UserError` if an option for labels fits no input.
     """
-    are_datasets = [
-        source.layout == DATASET
-        or (not _has_rows(source) and not is_glob(source.input) and is_dataset(source.input))
-        for source in options.sources
-    ]
-    others = [s for s, is_one in zip(options.sources, are_datasets, strict=True) if not is_one]
-    for_tables: dict[str, Any] = {}
-    if any(map(_has_rows, others)):
-        for_tables = {flag: getattr(InputOptions, flag) for flag in opt.TABLE_FLAGS}
-    has_folder = any(layout_of(source) != TABLE for source in others)
     found = []
-    for source, is_one in zip(options.sources, are_datasets, strict=True):
-        flags: dict[str, Any] = {} if _has_rows(source) and not is_one else for_tables
+    for source in options.sources:
+        is_one = source.layout == DATASET or (
+            source.layout == "auto"
+            and layout_of(source) not in (TABLE, opt.ARCHIVES)  # these may lie beside a manifest
+            and not is_glob(source.input)
+            and is_dataset(source.input)
+        )
         if is_one:
-            for name in ("label_regex", "label_separator"):
-                if (value := getattr(source, name)) is not None and not others:
-                    problem = "is a finished dataset, which has labels of its own"
-                    remedy = "leave it out"
-                    raise unfit_option(name, repr(value), source.input, problem, remedy=remedy)
-            flags = flags | {"layout": DATASET, "label_regex": None}
-        # Beside a folder, globs are for the folder: tables and datasets leave out images by keys.
-        if has_folder and (is_one or layout_of(source) == TABLE):
-            flags = flags | {"exclude_glob": ()}
-        found.append(dataclasses.replace(source, **flags))
+            source = dataclasses.replace(source, layout=DATASET, label_regex=None)
+        found.append(source)
+    for name in ("label_regex", "label_separator"):
+        value = getattr(options.source, name)
+        if value is not None and all(source.layout == DATASET for source in found):
+            problem = "is a finished dataset, which has labels of its own"
+            path = options.source.input
+            raise unfit_option(name, repr(value), path, problem, remedy="leave it out")
     return found
 
 
@@ -146,23 +134,20 @@ def _contribution(
     source: InputOptions, manifest: Manifest, options: BuildOptions
 ) -> opt.CopiedInput:
     """Returns a dataset with facts from its manifest; raises if splits cannot be drawn again."""
-    origin = convert(manifest.options, Origin)
-    # The same fractions and salt would draw the same splits again, except for splits that the
-    # original input gave. So the records keep their splits.
-    keeps = "splits" not in options.given or (
-        (origin.plan.splits, origin.plan.salt) == (dict(options.plan.splits), options.plan.salt)
-    )
-    group = origin.input.group_column
-    if group and not keeps:
+    keeps = "splits" not in options.given
+    groups = convert(manifest.options, Origin).groups
+    if groups and not keeps:
         value = str(dict(options.plan.splits))
-        problem = "was built with " + Arg("group_column", group) + ", which its records do not have"
-        remedy = "leave " + Arg("splits") + " out, or build from the original table"
+        ((flag, given),) = groups.items()
+        problem = "was built with groups by " + Arg(flag, given) + ", which its records do not have"
+        remedy = "leave " + Arg("splits") + " out, or build from the original images"
         raise unfit_option("splits", value, source.input, problem, remedy=remedy)
     return opt.CopiedInput(
         **vars(source) | {"label": options.source.label},
         fingerprint=manifest.fingerprint,
         keeps_splits=keeps,
         record_label=manifest.label,
+        groups=groups,
     )
 
 

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -33,10 +33,18 @@ from beam_pipeline.inputs.spool import decompressed
 from beam_pipeline.inputs.tables.references import read_refs
 from beam_pipeline.inputs.tables.rows import parts
 from beam_pipeline.inputs.tables.schema import TableSchema, read_schema, table_files
-from beam_pipeline.options import ARCHIVES, DATASET, TABLE, TABLE_FLAGS, CopiedInput, InputOptions
+from beam_pipeline.options import (
+    ARCHIVES,
+    DATASET,
+    FILE_FLAGS,
+    TABLE,
+    TABLE_FLAGS,
+    CopiedInput,
+    InputOptions,
+)
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
-from imageshards.errors import Arg, UserError
+from imageshards.errors import Arg, Text, UserError
 from imageshards.index import index_schema, read_shard_index
 from imageshards.manifest import NONE, ONE, SEVERAL, Shard, load_manifest
 from imageshards.text import composed, key_of
@@ -85,42 +93,53 @@ def schema_of(source: InputOptions, class_names: Sequence[str] | None = None) ->
     """Returns the columns of an image table or of WebDataset archives, None without columns.
 
     `class_names` are names by number, for labels that are numbers. Raises `UserError` if the table
-    cannot be read or lacks a column, or if a flag for columns does not fit the input.
+    cannot be read or lacks a column, or if a flag does not fit the input.
     """
-    layout = layout_of(source)
-    if source.exclude_glob and layout in (TABLE, DATASET):
-        problem = "is an image table" if layout == TABLE else "is a finished dataset"
-        value, expected = repr(source.exclude_glob[0]), "a folder or a glob"
-        remedy = "leave images out of this input by their keys, in a file for " + Arg("exclude")
-        raise unfit_option("exclude_glob", value, source.input, problem, expected, remedy)
-    schema = None
-    if layout == TABLE:
-        schema = read_schema(source)
-    elif layout == ARCHIVES:
-        schema = webdataset_schema(source)
-    if schema is not None:
-        # Names in a Parquet file win over the names of --class_names.
-        names = schema.class_names or tuple(class_names or ())
-        return dataclasses.replace(schema, class_names=names)
-    for name in TABLE_FLAGS:
-        if getattr(source, name) != getattr(InputOptions, name):
-            expected = "a .csv, .jsonl or .parquet file"
-            raise unfit_option(name, "a value", source.input, "is no image table", expected)
-    return None
+    return schemas_of([source], class_names)[0]
 
 
 def schemas_of(
     sources: Sequence[InputOptions], class_names: Sequence[str] | None = None
 ) -> tuple[TableSchema | None, ...]:
-    """Returns the columns of each input; raises `UserError` if extra columns would differ."""
-    schemas = tuple(schema_of(source, class_names) for source in sources)
+    """Returns the columns of each input; raises `UserError` also if extra columns would differ."""
+    layouts = [*map(layout_of, sources)]
+    are_read = dict.fromkeys(FILE_FLAGS, any(each not in (TABLE, DATASET) for each in layouts))
+    _check_read(sources, are_read, "a folder, a glob or an archive")
+    schemas: list[TableSchema | None] = []
+    for source, layout in zip(sources, layouts, strict=True):
+        read = {TABLE: read_schema, ARCHIVES: webdataset_schema}.get(layout)
+        found = read(source) if read else None
+        if found is not None:
+            # Names in a Parquet file win over the names of --class_names.
+            names = found.class_names or tuple(class_names or ())
+            found = dataclasses.replace(found, class_names=names)
+        schemas.append(found)
+    are_read = dict.fromkeys(TABLE_FLAGS, any(schemas))
+    tables = [s for s, layout in zip(schemas, layouts, strict=True) if s and layout == TABLE]
+    are_read["image_column"] = bool(tables)
+    are_read["allow_any_path"] = not all(schema.has_pictures for schema in tables)
+    _check_read(sources, are_read, "a .csv, .jsonl or .parquet file of paths")
     columns = [schema.columns if schema else () for schema in schemas]
-    for source, found in zip(sources[1:], columns[1:], strict=True):
-        if set(found) != set(columns[0]):
+    for source, given in zip(sources[1:], columns[1:], strict=True):
+        if set(given) != set(columns[0]):
             remedy = "say which by " + Arg("columns") + ", '' for none"
-            pair = (sources[0].input, columns[0]), (source.input, found)
+            pair = (sources[0].input, columns[0]), (source.input, given)
             raise different_columns(*pair, "the same ones in all", remedy)
-    return schemas
+    return tuple(schemas)
+
+
+def _check_read(
+    sources: Sequence[InputOptions], are_read: Mapping[str, bool], expected: str
+) -> None:
+    """Raises `UserError` if an option has a value that no input reads."""
+    for source in sources:
+        for name in (name for name, is_read in are_read.items() if not is_read):
+            if (value := getattr(source, name)) != getattr(InputOptions, name):
+                remedy: Text = "leave it out"
+                if name == "exclude_glob":
+                    remedy = "leave images out by their keys, in a file for " + Arg("exclude")
+                problem = "has nothing that this option is for"
+                raise unfit_option(name, repr(value), source.input, problem, expected, remedy)
 
 
 def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:

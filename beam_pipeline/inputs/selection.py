@@ -19,11 +19,11 @@ from apache_beam.utils.shared import Shared
 from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, Skipped
 from beam_pipeline.option_texts import invalid
-from beam_pipeline.planning.refs import UNIQUE, KeyHasher, Label, RefBatch, names_of
+from beam_pipeline.planning.refs import UNIQUE, ImageRef, KeyHasher, Label, RefBatch, names_of
 from imageshards import storage
 from imageshards.errors import Arg, Text
 from imageshards.index import read_index
-from imageshards.manifest import MANIFEST_NAME, load_manifest
+from imageshards.manifest import MANIFEST_NAME, SEVERAL, load_manifest
 from imageshards.text import about_look_alikes, class_sort_key, counted
 
 # Reason of images that --exclude leaves out.
@@ -144,7 +144,11 @@ def rename_classes(batch: RefBatch, class_map: Mapping[str, str]) -> RefBatch:
             return class_map.get(label, label)
         return label and tuple(sorted({class_map.get(name, name) for name in label}))
 
-    return RefBatch([ref._replace(label=renamed(ref.label)) for ref in batch.refs])
+    def of(ref: ImageRef) -> ImageRef:
+        of_boxes = tuple(class_map.get(name, name) for name in ref.box_labels)
+        return ref._replace(label=renamed(ref.label), box_labels=of_boxes)
+
+    return RefBatch([*map(of, batch.refs)])
 
 
 def check_class_map(labels: Iterable[str], class_map: Mapping[str, str]) -> str:
@@ -256,19 +260,19 @@ def first_two(found: Iterable[list[str]]) -> list[str]:
 
 def refuse(key: str, uris: list[str]) -> None:
     """Raises `UserError` with both images of a key that occurs twice."""
-    remedy: Text
-    unique_column = "name a unique column by " + Arg("key_column")
-    if uris[0] == uris[1]:
-        received = f"two rows with the key {key!r} for the image {uris[0]!r}"
-        expected = "one row for each image"
-        remedy = "put its boxes or labels into one row, as lists, or, for a record for each row, "
-        remedy += unique_column
+    one, other = uris
+    remedy: Text = "of rows, say " + Arg("key_column", "none") + ", which numbers them, or name a "
+    remedy += "unique column by " + Arg("key_column")
+    if one == other:
+        received = f"two rows with the key {key!r} for the image {one!r}"
+        remedy += "; for one record of an image, put its labels into one row as a list ("
+        remedy += Arg("label", SEVERAL) + "), and the sides of each of its boxes into four columns "
+        remedy += "(" + Arg("bbox_format") + ")"
     else:
-        received = f"the key {key!r} twice, for {uris[0]!r} and {uris[1]!r}"
-        expected = "unique keys"
-        remedy = unique_column + " or remove one row; if two inputs have a key, first copy one of "
-        remedy += "them without it (imageshards build --input ONE --exclude KEYS --output ANOTHER)"
-    raise invalid("input", received, expected, remedy)
+        received = f"the key {key!r} twice, for {one!r} and {other!r}"
+        remedy += ", or remove one row; if two inputs have a key, first copy one of them without "
+        remedy += "it (imageshards build --input ONE --exclude KEYS --output ANOTHER)"
+    raise invalid("input", received, "unique keys", remedy)
 
 
 class RefuseDuplicateKeys(beam.PTransform):

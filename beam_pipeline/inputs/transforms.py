@@ -15,7 +15,7 @@ from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.inputs.folders import Skipped
 from beam_pipeline.inputs.listing import ListingTask, list_task, listing_tasks, schema_of
 from beam_pipeline.inputs.spool import decompressed
-from beam_pipeline.inputs.tables.references import merge_boxes
+from beam_pipeline.inputs.tables.boxes import merge_boxes
 from beam_pipeline.inputs.tables.schema import TableSchema
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch
@@ -28,6 +28,7 @@ BATCH_SIZE = 1000
 # Folders of a store that are listed at the same time, and tasks in one element.
 _TASKS_AT_ONCE = 16
 _TASKS_TOGETHER = 64
+_PAGES_AT_ONCE = 8
 
 _T = TypeVar("_T")
 _Inputs = tuple[tuple[InputOptions, TableSchema | None], ...]
@@ -144,11 +145,12 @@ def list_tasks(tasks: Sequence[ListingTask], inputs: _Inputs, spool: str = "") -
     in_turn = any(storage.is_local(task.path) or task.kind == "table" for task in tasks)
     at_once = 1 if in_turn else _TASKS_AT_ONCE
     schemas = [inputs[task.source][1] for task in tasks]
-    if all(
-        decompressed(task.path) or (schema and schema.has_pictures)
-        for task, schema in zip(tasks, schemas, strict=True)
-    ):
+    have_pictures = [schema is not None and schema.has_pictures for schema in schemas]
+    if all(decompressed(t.path) or of for t, of in zip(tasks, have_pictures, strict=True)):
         at_once = available_cores()
+    # A page of a Parquet file may hold a thousand pictures, and each thread decompresses a page.
+    if any(have_pictures):
+        at_once = min(at_once, _PAGES_AT_ONCE)
     # Small folders share a batch.
     held: list[ImageRef] = []
     listed = (_list(task, inputs, spool) for task in tasks)

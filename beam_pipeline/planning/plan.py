@@ -150,7 +150,7 @@ def _check_labels(labels: Collection[str], kinds: Collection[str], options: Plan
         raise invalid(
             "input",
             "no image",
-            names + " says (.jpg, .png and others)",
+            names + " says (.jpg, .png and others), or rows of a table with a class but -1",
             f"convert raw pictures first; for HEIC, {install_advice('heif')}",
         )
     if len(kinds) > 1:

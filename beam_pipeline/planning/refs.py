@@ -17,7 +17,7 @@ from beam_pipeline.option_texts import invalid
 from imageshards.errors import Arg, UserError
 from imageshards.manifest import NONE, ONE, SEVERAL, FeatureSpec
 from imageshards.storage import is_local
-from imageshards.text import about_look_alikes, class_sort_key, counted
+from imageshards.text import about_look_alikes, class_sort_key, counted, printable
 
 # Replaces the modification time of a file that was not found.
 MISSING = -1
@@ -57,6 +57,8 @@ class ImageRef(NamedTuple):
         form: `PICTURE`, `ZIP_MEMBER` or `RECORD`.
         spooled: File with the bytes if `uri` cannot be read by ranges; else "".
         in_pixels: Whether sides of boxes in `columns` are in pixels, not between 0 and 1.
+        box_labels: Label of each box in `columns`, if the labels of the image are those of its
+            boxes; else ().
     """
 
     key: str
@@ -73,6 +75,7 @@ class ImageRef(NamedTuple):
     form: str = PICTURE
     spooled: str = ""
     in_pixels: bool = False
+    box_labels: tuple[str, ...] = ()
 
     @property
     def is_record(self) -> bool:
@@ -208,7 +211,7 @@ def distinct_labels(batch: RefBatch, class_names: Sequence[str] | None) -> set[s
     # Reversed, so that the error names the first image with the label.
     keys = {name: ref.key for ref in reversed(batch.refs) for name in names_of(ref.label)}
     for label, key in sorted(keys.items()):
-        if not label.strip() or {"\n", "\r"} & set(label) or not is_text(label):
+        if not label.strip() or {"\n", "\r"} & set(label) or printable(label) != label:
             problem = f"the label {label!r} of {key!r} cannot name a class"
             expected = "text on one line that is not blank"
             raise UserError(problem, expected=expected, remedy="rename it")
@@ -231,15 +234,6 @@ def distinct_labels(batch: RefBatch, class_names: Sequence[str] | None) -> set[s
 def label_kind(label: Label) -> str:
     """Returns how many labels an image with this label has: `ONE`, `NONE` or `SEVERAL`."""
     return ONE if isinstance(label, str) else NONE if label is None else SEVERAL
-
-
-def is_text(text: str) -> bool:
-    # JSON, and bytes that are no UTF-8, bring lone surrogates, which UTF-8 cannot encode.
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 HOW_PATHS_ARE_READ = (

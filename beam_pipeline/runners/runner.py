@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
-import io
 import logging
 import os
 import re
@@ -24,7 +22,7 @@ from beam_pipeline.option_texts import beam_flag, invalid
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.runners.flags import LOCAL_RUNNERS, missing_defaults, runner_name
 from imageshards import storage
-from imageshards.commands.command_line import did_you_mean, nearest_flags
+from imageshards.commands.command_line import Parser, did_you_mean, nearest_flags
 from imageshards.errors import UserError, install_advice, last_line, user_error_in
 
 # How long the client waits for a cancelled job to end.
@@ -177,6 +175,10 @@ _FLINK_JAVA_FLAGS = (
 ).split()
 
 
+class _BeamFlags(Parser, beam_options._BeamArgumentParser):
+    """Parser of Beam's flags."""
+
+
 def choose(beam_args: Sequence[str], build: BuildOptions, own_flags: Iterable[str] = ()) -> Runner:
     """Returns the runner that Beam's flags ask for; without flags, the runner in this process.
 
@@ -222,21 +224,12 @@ def check_flags(beam_args: Sequence[str], own_flags: Iterable[str] = ()) -> None
     """Raises `UserError` for a flag that Beam does not know either, with similar flags."""
     if not beam_args:
         return
-    parser = beam_options._BeamArgumentParser(allow_abbrev=False, add_help=False)
+    parser = _BeamFlags(prog="imageshards build", add_help=False)
     for cls in beam_options.PipelineOptions.__subclasses__():
         cls._add_argparse_args(parser)
     for name in _FLINK_JAVA_FLAGS:
         parser.add_argument(f"--{name}", nargs="?")
-    printed = io.StringIO()
-    try:
-        # argparse prints a usage text with all of Beam's flags before it exits.
-        with contextlib.redirect_stderr(printed):
-            _, unknown = parser.parse_known_args(list(beam_args))
-    except SystemExit:
-        reason = printed.getvalue().strip().rpartition("error: ")[2]
-        raise UserError(
-            f"Beam refuses its flags ({reason})", remedy="fix or leave out the flag"
-        ) from None
+    _, unknown = parser.parse_known_args(list(beam_args))
     if not unknown:
         return
     names = [text.partition("=")[0] for text in unknown if text.startswith("-")]

@@ -32,7 +32,7 @@ def unit_digest(unit: ShardUnit, options: ShardOptions) -> str:
     for ref in unit.refs:
         columns = sorted(ref.columns.items()) if ref.columns else None
         where = (ref.offset_bytes, ref.source_bytes) if ref.offset_bytes >= 0 else None
-        text = repr((*ref[:7], columns, where, ref.in_pixels))
+        text = repr((*ref[:7], columns, where, ref.in_pixels, ref.box_labels))
         digest.update(text.encode("utf-8", "backslashreplace"))  # file names may have surrogates
     return digest.hexdigest()
 

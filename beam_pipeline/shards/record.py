@@ -7,15 +7,15 @@ import hashlib
 import importlib.metadata
 import socket
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import PIL
 from PIL import features as pillow_features
 
 from beam_pipeline.options import ShardOptions
-from beam_pipeline.planning.refs import ImageRef, ShardUnit
+from beam_pipeline.planning.refs import ImageRef, Label, ShardUnit, names_of
 from beam_pipeline.shards.copying import copy_record, label_features
-from beam_pipeline.shards.result import PIXEL_SAMPLE, ShardStats
+from beam_pipeline.shards.result import BOXES_DROPPED, PIXEL_SAMPLE, ShardStats
 from imageshards import __version__
 from imageshards.errors import UserError
 from imageshards.example import Values, encode_example
@@ -56,7 +56,7 @@ def make_record(
             sums = sums_of_jpeg(features["image/encoded"][0])
     else:
         encoded = encode_image(data, options.image, want_sums=sample)
-        features = _features_of(ref, data, encoded, unit.class_ids)
+        features = _features_of(ref, data, encoded, unit.class_ids, stats)
         payload = encode_example(features)
         sums, source_bytes = encoded.pixel_sums or (), len(data)
     stats.add(ref.source, sums, encoded)
@@ -67,42 +67,64 @@ def make_record(
 
 
 def _features_of(
-    ref: ImageRef, data: bytes, encoded: EncodedImage, class_ids: Mapping[str, int]
+    ref: ImageRef,
+    data: bytes,
+    encoded: EncodedImage,
+    class_ids: Mapping[str, int],
+    stats: ShardStats,
 ) -> dict[str, Values]:
-    features: dict[str, Values] = {
+    columns, label = _follow_picture(ref, encoded, stats)
+    return {
         "image/encoded": [encoded.data],
         "image/format": [b"JPEG"],
         "image/height": [encoded.height_px],
         "image/width": [encoded.width_px],
         "image/channels": [encoded.channels],
         "image/colorspace": [encoded.colorspace.encode()],
-        **label_features(ref.label, class_ids),
+        **label_features(label, class_ids),
         "image/filename": [ref.key.encode()],
         "image/key/sha256": [hashlib.sha256(data).hexdigest().encode()],
+        **columns,
     }
-    if ref.columns:
-        features.update(_follow_picture(ref.columns, encoded, ref.in_pixels))
-    return features
 
 
 def _follow_picture(
-    columns: Mapping[str, Any], encoded: EncodedImage, in_pixels: bool
-) -> dict[str, Values]:
-    """Returns the columns with boxes that follow the picture; drops boxes outside of it."""
-    moved = dict(columns)
+    ref: ImageRef, encoded: EncodedImage, stats: ShardStats
+) -> tuple[dict[str, Values], Label]:
+    """Returns the columns with boxes that follow the picture, and the label of the picture.
+
+    Boxes outside of the picture, and boxes without an area, are mistakes of the input: they are
+    dropped with the labels that only they give, and counted. Boxes outside of the crop are dropped.
+    """
+    columns = dict(ref.columns or {})
     if not all(name in columns for name in BOX_FEATURES):
-        return moved
+        return columns, ref.label
     boxes = list(zip(*(columns[name] for name in BOX_FEATURES), strict=False))
     # Pixels refer to the original, whose size is known only after the picture was decoded.
-    width, height = encoded.box_transform.size_px if in_pixels else (1, 1)
+    width, height = encoded.box_transform.size_px if ref.in_pixels else (1, 1)
     relative = [(x0 / width, x1 / width, y0 / height, y1 / height) for x0, x1, y0, y1 in boxes]
-    kept = map_boxes(relative, encoded.box_transform)
-    for name, values in columns.items():
-        if name.startswith(OBJECT_PREFIX) and len(values) == len(boxes):
-            moved[name] = [values[i] for i, _ in kept]
+    # All comparisons with a NaN are false.
+    right = [
+        i
+        for i, (xmin, xmax, ymin, ymax) in enumerate(relative)
+        if xmin < xmax and ymin < ymax and max(xmin, ymin) < 1 and min(xmax, ymax) > 0
+    ]
+    if len(right) < len(boxes):
+        stats.count("notes", BOXES_DROPPED)
+    label = ref.label
+    if ref.box_labels:
+        gone = {*ref.box_labels}.difference(ref.box_labels[i] for i in right)
+        label = tuple(name for name in names_of(label) if name not in gone)
+    mapped = map_boxes([relative[i] for i in right], encoded.box_transform)
+    kept = [(right[i], box) for i, box in mapped]
+    moved = {
+        name: [values[i] for i, _ in kept]
+        for name, values in columns.items()
+        if name.startswith(OBJECT_PREFIX) and len(values) == len(boxes)
+    }
     for place, name in enumerate(BOX_FEATURES):
         moved[name] = [float(box[place]) for _, box in kept]
-    return moved
+    return columns | moved, label
 
 
 def byte_versions(icc: str = "drop") -> dict[str, str]:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # the commit needs no Pillow
 
 # The name under which a copied record is counted among the formats of originals.
 COPIED = "TFRECORD"
+# Note about a picture whose boxes, or some of them, were dropped, as they show no part of it.
+BOXES_DROPPED = "boxes_dropped"
 # Every 16th record of a shard counts towards the mean and deviation of pixels.
 PIXEL_SAMPLE = 16
 _PIXEL_SUMS = ("pixels", "sums", "squares")
@@ -29,7 +31,7 @@ class ShardStats(msgspec.Struct):
     Attributes:
         counts: Name of a count → value, as text → number. All but `rejects` count accepted images:
 
-            - `formats` of originals, and `notes` of their decoder;
+            - `formats` of originals, and `notes` of their decoder and about their boxes;
             - `sources`: numbers of the inputs;
             - `pixels`, `sums`, `squares`: per channel the number of pixels in the sampled records,
               the sum of pixels, and the sum of their squares;

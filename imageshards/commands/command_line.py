@@ -67,6 +67,25 @@ class Parser(argparse.ArgumentParser):
         # An abbreviation could become ambiguous, or another flag, in a later version.
         super().__init__(allow_abbrev=False, **options)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parses arguments like argparse, but refuses a second value for a flag with one value.
+
+        Raises:
+            UserError: A flag is given twice, is missing, or has a wrong value.
+        """
+        self._given: set[argparse.Action] = set()
+        return super().parse_known_args(args, namespace)
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        # argparse calls this for each occurrence of a flag, and would let the last value win.
+        if action.option_strings and isinstance(action, argparse._StoreAction):
+            # The value is not shown, as a flag of Beam may hold a secret.
+            if action in self._given:
+                flag = action.option_strings[-1]
+                raise UserError(f"{flag} was given twice, but takes one value; leave one out.")
+            self._given.add(action)
+        return super()._get_values(action, arg_strings)
+
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parses arguments like argparse.
 

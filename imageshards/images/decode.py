@@ -22,7 +22,14 @@ from PIL.ImageCms import ImageCmsTransform
 
 from imageshards.errors import ImageError, install_advice
 from imageshards.images.options import ImageOptions
-from imageshards.jpeg import DECODE_ERRORS, before_scan, eight_bits, is_animated, with_end
+from imageshards.jpeg import (
+    DECODE_ERRORS,
+    before_scan,
+    eight_bits,
+    is_animated,
+    plain_png,
+    with_end,
+)
 
 # Pillow warns about odd metadata, which this module drops anyway.
 warnings.filterwarnings("ignore", module=r"PIL\.")
@@ -135,8 +142,8 @@ def open_source(data: bytes, options: ImageOptions) -> Source:
     if not data:
         raise ImageError(
             "empty",
-            "The file has no bytes: a copy or download that was not finished, or a cloud drive's "
-            "placeholder; fetch it again.",
+            "The file has no bytes: a copy or download that was not finished, a cloud drive's "
+            "placeholder, or a row of a table without a picture; fetch it again.",
         )
     if len(data) > options.max_bytes:
         what = f"{len(data)} bytes; at most {options.max_bytes} are accepted."
@@ -268,7 +275,8 @@ def _open_other(data: bytes, options: ImageOptions) -> Source:
     except ImportError as e:
         what = f"HEIC; on every machine that decodes, {install_advice('heif')}."
         raise ImageError("unsupported_format", what) from e
-    image: Any = plugin(io.BytesIO(data))
+    plain, profile = plain_png(data, _MAX_PROFILE_BYTES)
+    image: Any = plugin(io.BytesIO(plain))
     _check_pixels(image, options)
     notes = ["not_jpeg"]
     if ";16" in str(image.mode) or any(";16" in str(tile.args) for tile in image.tile):
@@ -276,6 +284,8 @@ def _open_other(data: bytes, options: ImageOptions) -> Source:
     tiff = image.format == "TIFF"
     orientation = _known_orientation(image.tag_v2.get(ORIENTATION_TAG)) if tiff else 1
     image.load()
+    if profile:
+        image.info["icc_profile"] = profile
     # This comes after `load`, because a PNG may carry its EXIF behind its pixels. The turn of an
     # AVIF is in this EXIF, too: Pillow puts it there. libheif has turned a HEIC, and sets it to 1.
     if not tiff and image.info.get("exif"):

@@ -408,6 +408,7 @@ class ListingOptions(Struct, frozen=True):
     """The options of an input that later commands read."""
 
     group_column: str | None = None
+    label_regex: str | None = None
     columns: list[Column] | None = None
 
 
@@ -422,8 +423,19 @@ class Origin(Struct, frozen=True):
     """The options of a build that a later build reads from `Manifest.options`."""
 
     input: ListingOptions = ListingOptions()
+    more_inputs: list[ListingOptions] = []
     plan: PlanOptions = PlanOptions()
     columns_as_given: bool = False
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """The option that gave groups to the images, with its value; {} if none did."""
+        for listing in (self.input, *self.more_inputs):
+            if listing.group_column:
+                return {"group_column": listing.group_column}
+            if "(?P<group>" in (listing.label_regex or ""):
+                return {"label_regex": str(listing.label_regex)}
+        return {}
 
 
 # The features of every record with one label, whatever its extra columns.

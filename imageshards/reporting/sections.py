@@ -33,6 +33,7 @@ NOTES = {
     "icc_profile_dropped": "with an ICC colour profile, dropped",
     "progressive": "progressive JPEG",
     "enlarged": "smaller than the wanted size, enlarged",
+    "boxes_dropped": "with boxes outside of the picture or without an area, dropped",
     "damaged": "JPEG without an end marker, no pixel missing",
 }
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import contextlib
 import contextvars
 import functools
+import math
 import multiprocessing
 import os
+import pathlib
 import signal
 import sys
 import types
@@ -23,9 +26,37 @@ _Out = TypeVar("_Out")
 _AT_ONCE = 16  # threads, which mostly wait for answers of a store
 
 
-def available_cores() -> int:
-    """Returns the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+def available_cores(root: str = "/") -> int:
+    """Returns the number of cores that this process may use: its affinity, or a smaller quota.
+
+    A container with a limit of 4 CPUs sees all cores of its host. The files of the kernel's control
+    groups, below `root`, hold the limit.
+    """
+    cores = float(len(os.sched_getaffinity(0)))
+    with contextlib.suppress(OSError):  # a system without control groups
+        for line in pathlib.Path(root, "proc/self/cgroup").read_text().splitlines():
+            # Version 1 has a folder for each controller, version 2 one folder without controllers.
+            _, controllers, group = line.split(":", 2)
+            if not controllers or "cpu" in controllers.split(","):
+                mount = pathlib.Path(root, "sys/fs/cgroup", "cpu" if controllers else "")
+                path = pathlib.PurePosixPath(group)
+                # A group above may have the limit. In a container, the path may be the host's.
+                folders = (mount / str(each).strip("/") for each in (path, *path.parents))
+                cores = min([cores, *map(_cpu_quota, folders)])
+    return max(1, math.ceil(cores))
+
+
+def _cpu_quota(folder: pathlib.Path) -> float:
+    """Returns the CPUs that a control group may use at the same time; infinity for no limit."""
+    try:
+        if (both := folder / "cpu.max").exists():
+            quota, period = both.read_text().split()
+        else:
+            names = "cpu.cfs_quota_us", "cpu.cfs_period_us"
+            quota, period = ((folder / name).read_text() for name in names)
+        return int(quota) / int(period) if int(quota) > 0 else math.inf
+    except (OSError, ValueError, ZeroDivisionError):  # version 2 says `max` for no limit
+        return math.inf
 
 
 def in_thread(function: Callable[..., _Out]) -> Callable[..., _Out]:

@@ -15,6 +15,7 @@ import io
 import itertools
 import operator
 import os
+import re
 import ssl
 import threading
 import time
@@ -33,18 +34,25 @@ CONNECT_SEC = 5.0
 ANSWER_SEC = 30.0
 # A lease is renewed by a conditional write, which must fail early enough for a second attempt.
 HASTY_SEC = 5.0
-# A refused object does not cause a probe of its bucket if the bucket answered this recently.
+# A missing or refused object does not cause a probe of its bucket if it was probed this recently.
 _TRUST_SEC = 10.0
 _DIRECT_SEC = 20.0  # time-out of `DirectReader`
 _KEPT = 128  # its idle connections
 # The body of an error is read up to this size, so that its connection can be used again.
 _MAX_ERROR_BYTES = 64 << 10
+_BUCKET = re.compile(r"[a-z0-9]([\w.:-]*[a-z0-9])?", re.ASCII | re.IGNORECASE)
 _NOBODY = "nobody (no credentials were found)"
 
 
 def split_uri(uri: str) -> tuple[str, str]:
-    """Splits the URI of an object: `s3://bucket/a/b` → (`bucket`, `a/b`)."""
+    """Splits the URI of an object: `s3://bucket/a/b` → (`bucket`, `a/b`).
+
+    Raises:
+        FileNotFoundError: No bucket can have the name, for which each library has another error.
+    """
     bucket, _, name = uri.partition("://")[2].partition("/")
+    if not _BUCKET.fullmatch(bucket):
+        raise FileNotFoundError(errno.ENOENT, "no bucket can have this name", uri)
     return bucket, name
 
 
@@ -84,7 +92,8 @@ class ObjectStore(Backend):
     deleted_at_once = 1000
 
     def __init__(self) -> None:
-        self._usable_at: dict[str, float] = {}  # bucket → when it last answered
+        # Bucket → when it was last probed, and its error or None.
+        self._probed: dict[str, tuple[float, StoreFailure | None]] = {}
         self._probing = threading.Lock()
         # Path of the call that a thread makes, which `_before_request` checks.
         self._call = threading.local()
@@ -183,15 +192,16 @@ class ObjectStore(Backend):
         """Probes a bucket; returns its error, or None where it can be used."""
         # With the lock, many threads whose objects fail together cause one probe.
         with self._probing:
-            answered = self._usable_at.get(bucket, -_TRUST_SEC)
-            if may_trust and time.monotonic() < answered + _TRUST_SEC:
-                return None
+            asked, found = self._probed.get(bucket, (-_TRUST_SEC, None))
+            if may_trust and time.monotonic() < asked + _TRUST_SEC:
+                return found
             try:
                 self.probe(bucket, prefix)
+                found = None
             except self.errors as e:
-                return self.classify_error(e)
-            self._usable_at[bucket] = time.monotonic()
-            return None
+                found = self.classify_error(e)
+            self._probed[bucket] = time.monotonic(), found
+            return found
 
     def _bucket_error(self, place: str, argument: str, error: StoreFailure) -> StorageError:
         account = self.account() or _NOBODY
@@ -204,17 +214,20 @@ class ObjectStore(Backend):
         missing = error.kind == "missing"
         remedy = "fix the name, or create the bucket" if missing else self.remedy(error.kind)
         if not argument:
-            return StorageError(f"{place} {found}", remedy=remedy)
+            failure = StorageError(f"{place} {found}", remedy=remedy)
+            failure.of_bucket = error.kind in ("missing", "refused")
+            return failure
         return StorageError(argument=argument, received=f"{place!r}, which {found}", remedy=remedy)
 
     def check_bucket(self, path: str, argument: str, must_list: bool) -> None:
-        bucket, name = split_uri(path)
-        if not bucket:
+        try:
+            bucket, name = split_uri(path)
+        except FileNotFoundError:
             raise StorageError(
                 argument=argument,
                 received=f"{path!r}, which names no bucket",
                 expected=f"{self.scheme}://BUCKET/FOLDER",
-            )
+            ) from None
         error = self._check(bucket, name, may_trust=False)
         # Credentials that may read objects often may not list them.
         if error is not None and (must_list or error.kind not in ("refused", "other")):

@@ -1,8 +1,13 @@
+import struct
+import zlib
+
 import numpy as np
 import pytest
 from PIL import Image
 
-from imageshards.jpeg import TooManyPixelsError, can_draft, eight_bits, open_picture
+from imageshards.images.encode import encode_image
+from imageshards.images.options import ImageOptions
+from imageshards.jpeg import TooManyPixelsError, can_draft, eight_bits, open_picture, plain_png
 from tests.support.pictures import JPEG, flat, saved
 
 _SOI, _SCAN = b"\xff\xd8", b"\xff\xda\0\x08\x01\x01\0\x01\0\0"
@@ -28,6 +33,41 @@ def frame(kind):
 )
 def test_draft_is_only_used_for_huffman_coded_dct_frames(data, expected):
     assert can_draft(data) is expected
+
+
+def _png(*kinds: bytes, size: int = 0, behind: bool) -> bytes:
+    """A PNG with texts of so many characters, before or behind its pixels."""
+    png = saved(flat("RGB", (9, 90, 200)), "PNG")
+    packed = zlib.compress(b"x" * size)
+    contents = {
+        b"tEXt": b"workflow\0" + b"x" * size,
+        b"zTXt": b"workflow\0\0" + packed,
+        b"iTXt": b"workflow\0\1\0\0\0" + packed,
+    }
+    chunks = b""
+    for kind in kinds:
+        body = kind + contents[kind]
+        chunks += struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
+    at = png.index(b"IEND" if behind else b"IDAT") - 4
+    return png[:at] + chunks + png[at:]
+
+
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize(
+    ("kinds", "size"),
+    [
+        ([b"tEXt"], 2_000_000),
+        ([b"zTXt"], 2_000_000),
+        ([b"iTXt"], 2_000_000),
+        ([b"zTXt"] * 70, 10**6),
+    ],
+)
+def test_a_png_with_long_texts_is_the_picture_without_them(kinds, size, behind):
+    plain, texted = _png(behind=behind), _png(*kinds, size=size, behind=behind)
+    options = ImageOptions(16, 16)
+    assert encode_image(texted, options) == encode_image(plain, options)
+    assert open_picture(texted).tobytes() == open_picture(plain).tobytes()
+    assert plain_png(plain[:-20])[0] == plain[:-20] and plain_png(JPEG) == (JPEG, b"")
 
 
 def test_a_picture_whose_header_says_too_many_pixels_is_not_opened():

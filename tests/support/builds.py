@@ -41,7 +41,8 @@ def class_folders(root: pathlib.Path, counts: dict[str, int], seed=0, broken=0) 
 
 def build(*arguments: str | pathlib.Path) -> int:
     """Runs a build in this process, by two of its own; returns its exit code."""
-    return main(["--direct_num_workers", "2", *map(str, arguments)])
+    workers = [] if "--direct_num_workers" in arguments else ["--direct_num_workers", "2"]
+    return main([*workers, *map(str, arguments)])
 
 
 def build_set(source, output, *flags):

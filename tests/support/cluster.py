@@ -25,12 +25,14 @@ def run_hosts(hosts, *flags, killed=(), more=None, environment=None):
 
     Args:
         killed: Host → (signal, which of its steps it sends itself that in).
-        more: Host → flags of its own, added to the others.
+        more: Host → flags whose values are its own.
     """
     addresses = free_addresses(hosts)
     started = []
     for i in range(hosts):
-        own = ("--cluster", "tf_config", "--cluster_timeout", 60, *flags, *(more or {}).get(i, ()))
+        of_host = (more or {}).get(i, {})
+        values = [of_host.get(*pair) for pair in zip(("", *flags), flags, strict=False)]
+        own = ("--cluster", "tf_config", "--cluster_timeout", 60, *values)
         cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": i}}
         config = {**(environment or {}), "TF_CONFIG": json.dumps(cluster)}
         if i in killed:

@@ -19,6 +19,10 @@ def digest(output: object) -> bytes:
 
 
 def train_flags(data: object, output: object, *more: object) -> list[str]:
-    """Returns flags of a model that has batch statistics and dropout, and is built in a moment."""
-    flags = ["--data", data, "--output", output, "--batch_size", 8, "--augment", "none"]
-    return [*map(str, [*flags, "--model", "tests.support.tiny_models:dense", *more])]
+    """Returns flags of a model that has batch statistics and dropout, and is built in a moment.
+
+    A flag in `more` takes the place of ours.
+    """
+    ours = {"--batch_size": 8, "--augment": "none", "--model": "tests.support.tiny_models:dense"}
+    others = (each for pair in ours.items() if pair[0] not in more for each in pair)
+    return [*map(str, ["--data", data, "--output", output, *others, *more])]

@@ -14,30 +14,36 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from beam_pipeline.inputs.layout import wrong_input
 from beam_pipeline.option_texts import invalid
-from beam_pipeline.options import PIXELS, RELATIVE, XYWH, ColumnSpec
-from beam_pipeline.planning.refs import is_text
+from beam_pipeline.options import ColumnSpec
 from imageshards.errors import Arg, Text, UserError
-from imageshards.manifest import BOX_FEATURES, OBJECT_PREFIX
+from imageshards.manifest import (
+    BOX_CLASS_FEATURE,
+    BOX_FEATURES,
+    BOX_LABEL_FEATURE,
+    OBJECT_PREFIX,
+)
+from imageshards.text import printable, shortened
 
 _INT = re.compile(r"-?(?:0|[1-9]\d*)", re.ASCII)
 _FLOAT = re.compile(
     r"-?(?:(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?|inf|infinity|nan)",
     re.ASCII | re.IGNORECASE,
 )
+# Signs around a number, and a number whose digits are in groups of three.
+_SIGNS = "$€£¥₹₩₽₺¢% \t\u00a0"
+_THOUSANDS = re.compile(r"-?[1-9]\d{0,2}(,\d{3})+(\.\d*)?", re.ASCII)
 # Doubles below this limit round to a finite float32.
 _FLOAT32_END = (2.0 - 2.0**-24) * 2.0**127
 # Float32 holds every whole number up to this one.
 MAX_WHOLE_FLOAT32 = 2**24
 # Texts that people and programs write for a missing number, in lower case.
 _MISSING = frozenset({"", "nan", "n/a", "#n/a", "na", "<na>", "null", "none", "-"})
-_SHOWN_CHARACTERS = 80
 # How a list is written in a cell of a CSV file, where the cell is in quotes.
 _AS_LIST = 'a list is written [1, 2] or ["a", "b"]'
 _ARROW_KINDS = (
@@ -45,19 +51,17 @@ _ARROW_KINDS = (
     (pa.types.is_string, "string"), (pa.types.is_large_string, "string"),
     (pa.types.is_null, "string"),
 )  # fmt: skip
-# Relative boxes may reach beyond the picture by its own size. Larger values must be pixels.
-_BOX_MARGIN = 1.0
-# Names of columns with the sides of boxes, in the order of `BOX_FEATURES`. With xywh, the width and
-# the height take the places of xmax and ymax.
-_CORNERS = (("xmin", "xmax", "ymin", "ymax"),)
-_CORNER_AND_SIZE = (("x", "w", "y", "h"), ("x", "width", "y", "height"))
+# What the trainer reads of boxes → its type.
+_BOX_KINDS = dict.fromkeys(BOX_FEATURES, "float") | {
+    BOX_CLASS_FEATURE: "string", BOX_LABEL_FEATURE: "int",
+}  # fmt: skip
 
 
 def column_of(name: str, cells: Sequence[tuple[str, Any]]) -> ColumnSpec:
     """Returns the column for (location, cell) pairs; names a row whose cell has another type."""
     column = infer(name, [cell for _, cell in cells])
     if column.kind != "string":
-        return _with_box_type(column)
+        return with_box_type(column)
     given = [(where, cell, _form(cell)) for where, cell in cells if cell not in (None, "")]
     ((usual, _),) = Counter(form for *_, form in given).most_common(1) or [("", 0)]
     for where, cell, form in given:
@@ -71,7 +75,7 @@ def column_of(name: str, cells: Sequence[tuple[str, Any]]) -> ColumnSpec:
         remedy = "fix the row, declare the type by " + declared + " or leave the column out"
         more = f", where most rows have values such as {shown(example)}"
         raise wrong_cell(where, name, cell, expected, remedy, more)
-    return _with_box_type(column)
+    return with_box_type(column)
 
 
 def infer(name: str, cells: Sequence[Any]) -> ColumnSpec:
@@ -164,7 +168,7 @@ def column_of_arrow(name: str, kind: pa.DataType) -> ColumnSpec:
     value = value.value_type if types.is_dictionary(value) else value
     for is_of, kind_name in _ARROW_KINDS:
         if is_of(value):
-            return _with_box_type(ColumnSpec(name, kind_name, shape))
+            return with_box_type(ColumnSpec(name, kind_name, shape))
     received = f"the column {name!r} of type {kind}"
     remedy = "cast it, or name the columns wanted by " + Arg("columns")
     raise invalid("input", received, "int, float, string or lists of them", remedy)
@@ -206,8 +210,8 @@ def convert(where: str, column: ColumnSpec, cell: Any, name: str = "") -> Any:
     raise wrong_cell(where, name or column.name, cell, expected, remedy)
 
 
-def labels_in(cell: Any, separator: str | None) -> tuple[str, ...]:
-    """Returns the labels of a cell, which is a list or a text with a separator.
+def labels_in(cell: Any, separator: str | None) -> list[str]:
+    """Returns the labels of a cell, which is a list or a text with a separator, in their order.
 
     An empty cell has no label. Without a separator, a text must be a JSON list. Raises `ValueError`
     if the cell is neither, or a label is empty.
@@ -216,16 +220,16 @@ def labels_in(cell: Any, separator: str | None) -> tuple[str, ...]:
     if names is None:
         text = (cell_text(cell) or "").strip()
         if not text:
-            return ()
+            return []
         names = _json_list(text)
         if separator is not None and names is None:
-            return split_labels(text, separator)
+            return _parts(text, separator)
         if separator is not None or names is None:
             raise ValueError("a text in place of a list, or the other way round")
     texts = list(map(cell_text, names))
     if None in texts:
         raise ValueError("an empty label")
-    return tuple(sorted({str(text).strip() for text in texts}))
+    return [str(text).strip() for text in texts]
 
 
 def cell_text(cell: Any) -> str | None:
@@ -236,14 +240,18 @@ def cell_text(cell: Any) -> str | None:
         return json.dumps(cell)
     # pandas makes floats of integers if some are missing, so whole floats lose their decimal point.
     text = str(int(cell)) if isinstance(cell, float) and cell.is_integer() else cell
-    if not isinstance(text, str | int) or not is_text(str(text)):
+    if not isinstance(text, str | int) or printable(str(text)) != str(text):
         raise ValueError("not text")
     return str(text)
 
 
 def split_labels(text: str, separator: str) -> tuple[str, ...]:
     """Returns the labels between separators, without spaces around them, sorted, each once."""
-    return tuple(sorted({part.strip() for part in text.split(separator)} - {""}))
+    return tuple(sorted({*_parts(text, separator)}))
+
+
+def _parts(text: str, separator: str) -> list[str]:
+    return [part.strip() for part in text.split(separator) if part.strip()]
 
 
 def wrong_cell(
@@ -261,7 +269,7 @@ def wrong_cell(
 
 def _scalar(kind: str, value: Any) -> int | float | str:
     if kind == "string":
-        if not isinstance(value, str) or not is_text(value):
+        if not isinstance(value, str) or printable(value) != value:
             raise ValueError("not text")
         return value
     if isinstance(value, str):
@@ -287,84 +295,38 @@ def _scalar(kind: str, value: Any) -> int | float | str:
 
 
 def about_commas(column: ColumnSpec, cells: Sequence[tuple[str, Any]]) -> Iterator[str]:
-    """Yields a warning if a column is text only because its numbers have decimal commas."""
+    """Yields a warning if a column is text only because its numbers have commas or signs."""
     texts = [cell for _, cell in cells if isinstance(cell, str)]
-    with_points = infer(column.name, [text.replace(",", ".") for text in texts])
-    if column.kind == "string" and with_points == ColumnSpec(column.name, "float"):
-        value = next(text for text in texts if "," in text).strip()
-        yield (
-            f"column {column.name!r} of --input is taken as text, as values such as {value!r} have "
-            f"a decimal comma; to have numbers, write decimal points ({value.replace(',', '.')})"
-        )
+    bare = [text.strip(_SIGNS) for text in texts]
+    with_commas = [text for text in bare if "," in text]
+    are_thousands = bool(with_commas) and all(map(_THOUSANDS.fullmatch, with_commas))
+    plain = [text.replace(",", "" if are_thousands else ".") for text in bare]
+    found = zip(texts, bare, plain, strict=True)
+    odds = (each for each in found if ("," in each[1] if with_commas else each[0] != each[2]))
+    odd, one, number = next(odds, ("", "", ""))
+    if not odd or column.kind != "string" or infer(column.name, plain).kind == "string":
+        return
+    has, remedy = "signs beside a number", f"write the number alone ({number})"
+    if with_commas:
+        has, remedy = "a decimal comma", f"write decimal points ({number})"
+    if are_thousands:
+        has, remedy = "commas between digits", f"write {number}"
+        if one.count(",") == 1 and "." not in one:
+            remedy += f", or {one.replace(',', '.')} if that is meant"
+    yield (
+        f"column {column.name!r} of --input is taken as text, as values such as {odd.strip()!r} "
+        f"have {has}; to have numbers, {remedy}"
+    )
 
 
 def shown(cell: Any) -> str:
-    text = repr(cell)
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
+    return shortened(repr(cell), 80)
 
 
-def _with_box_type(column: ColumnSpec) -> ColumnSpec:
+def with_box_type(column: ColumnSpec) -> ColumnSpec:
     """Returns a column of boxes with variable length, and any different column unchanged."""
     if not column.name.startswith(OBJECT_PREFIX):
         return column
-    # Images have different numbers of boxes, so the length varies. Sides are floats.
-    kind = "float" if column.name in BOX_FEATURES else column.kind
+    # Images have different numbers of boxes, so the length varies.
+    kind = _BOX_KINDS.get(column.name, column.kind)
     return dataclasses.replace(column, kind=kind, shape=None)
-
-
-def check_box_columns(path: str, columns: Sequence[ColumnSpec]) -> None:
-    """Raises `UserError` if box columns do not have the types of boxes, or a side is missing."""
-    for column in columns:
-        is_scaled_side = column.name in BOX_FEATURES and column.scale != "none"
-        if is_scaled_side or column != _with_box_type(column):
-            expected = f"{column.name}:{_with_box_type(column).kind}[], one value per box"
-            raise invalid("columns", f"another type for {column.name!r}", expected)
-    sides = [column.name for column in columns if column.name in BOX_FEATURES]
-    absent = [name for name in BOX_FEATURES if name not in sides]
-    if sides and absent:
-        problem = f"which gives {sides[0]!r} without {absent[0]!r}"
-        raise wrong_input(path, problem, f"all of {', '.join(BOX_FEATURES)}, or none")
-
-
-def box_sides(bbox_format: str, names: Sequence[str]) -> dict[str, str]:
-    """Returns the column of each of `BOX_FEATURES`; {} if a side has no column.
-
-    Columns may have the names of the features, or plain names like `xmin`, `x_min`, `XMin`.
-    """
-    prefix = BOX_FEATURES[0].removesuffix("xmin")
-    plain = {
-        name.strip().removeprefix(prefix).lower().replace("_", ""): name
-        for name in sorted(names, key=lambda name: name.startswith(prefix))
-    }
-    for sides in _CORNER_AND_SIZE if bbox_format == XYWH else _CORNERS:
-        if plain.keys() >= set(sides):
-            return dict(zip(BOX_FEATURES, map(plain.__getitem__, sides), strict=True))
-    return {}
-
-
-def is_number_in_each(cells: Sequence[Any]) -> bool:
-    """Returns whether there are non-empty cells, and all of them are numbers."""
-    given = [cell for cell in map(_parse_cell, cells) if cell is not None]
-    return bool(given) and all(type(cell) in (int, float) for cell in given)
-
-
-def check_boxes(
-    where: str, sides: Mapping[str, Sequence[float]], bbox_format: str = RELATIVE
-) -> None:
-    """Checks number and unit of the boxes of one row: name of a side → values, one per box."""
-    lengths = {name: len(values) for name, values in sides.items()}
-    if len(set(lengths.values())) > 1:
-        counts = ", ".join(f"{name} {count}" for name, count in lengths.items())
-        problem = f"{where} has boxes with sides of different number ({counts})"
-        raise UserError(problem, expected="one value of each per box", remedy="fix the row")
-    for name, values in sides.items():
-        if bbox_format != RELATIVE:
-            if not all(map(math.isfinite, values)):
-                raise wrong_cell(where, name, [*values], "numbers of pixels")
-            continue
-        bad = [v for v in values if not -_BOX_MARGIN <= v <= 1 + _BOX_MARGIN]
-        if bad:
-            pixels = Arg("bbox_format", PIXELS) + " or " + Arg("bbox_format", XYWH)
-            problem = f"{where} has {bad[0]:g} in column {name!r}"
-            expected = "0 to 1, relative to the picture"
-            raise UserError(problem, expected=expected, remedy="of pixels say " + pixels)

@@ -8,17 +8,17 @@ import os
 import re
 import unicodedata
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from beam_pipeline.inputs.folders import Skipped
 from beam_pipeline.inputs.tables import cells
+from beam_pipeline.inputs.tables.boxes import checked_boxes
 from beam_pipeline.inputs.tables.cells import shown, wrong_cell
 from beam_pipeline.inputs.tables.rows import picture_rows, read_rows, row_key
-from beam_pipeline.inputs.tables.schema import ROW_NUMBERS, TableSchema
-from beam_pipeline.option_texts import invalid
-from beam_pipeline.options import RELATIVE, XYWH, ColumnSpec, is_split_name
-from beam_pipeline.planning.refs import MISSING, ImageRef, Label, names_of
+from beam_pipeline.inputs.tables.schema import ROW_NUMBERS, TableSchema, check_class_names
+from beam_pipeline.options import RELATIVE, ColumnSpec, is_split_name
+from beam_pipeline.planning.refs import MISSING, ImageRef, Label
 from imageshards import storage
 from imageshards.errors import Arg, Text, UserError
 from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, NONE, OBJECT_PREFIX, SEVERAL
@@ -28,7 +28,9 @@ from imageshards.text import composed, printable
 BACKSLASHES = "backslashes"
 # Reason of a `Skipped` that names a column of floats with cells like `N/A`.
 MISSING_MARKS = "missing_marks"
-_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
+# Reason of a `Skipped` for a row without a label, which names the column of the labels.
+WITHOUT_LABEL = "without_label"
+_NUMBER = re.compile(r"-1|\d{1,9}", re.ASCII)
 # An address of a store or a web server. Any different text is a path of this machine.
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
@@ -44,9 +46,11 @@ def read_refs(
     lacks its image or label, has a value of the wrong type, or names a file outside of the folder.
     """
     folder = os.path.dirname(os.path.abspath(path) if storage.is_local(path) else path)
+    check_class_names(path, schema)
     if schema.has_pictures:
         for where, row, ref in picture_rows(path, schema.names, schema.image, row_groups, spool):
-            yield from refs_of_row(where, row, schema, ref)
+            keyed = ref if ref.key else ref._replace(key=row_key(where, schema.root))
+            yield from refs_of_row(where, row, schema, keyed)
         return
     has_backslashes = False
     for where, row in read_rows(path, schema.names, row_groups):
@@ -70,19 +74,16 @@ def refs_of_row(
     for column in filter(cells.may_be_missing, schema.columns):
         if cells.is_missing_mark(row.get(schema.column_of(column))):
             yield Skipped(MISSING_MARKS, column.name)
-    columns = _columns(where, row, schema)
-    # Errors name the columns of the table, not the features.
-    sides = {schema.cells_of.get(s, s): columns[s] for s in BOX_FEATURES if s in columns}
-    if sides:
-        cells.check_boxes(where, sides, schema.bbox_format)
-    if schema.bbox_format == XYWH:
-        # The features of a record are corners, so a width becomes xmax and a height becomes ymax.
-        for low, size in (BOX_FEATURES[:2], BOX_FEATURES[2:]):
-            columns[size] = [a + b for a, b in zip(columns[low], columns[size], strict=True)]
+    label = _label(where, row, schema) if schema.label else None
+    if label is None and schema.label:
+        yield Skipped(WITHOUT_LABEL, schema.label)
+        return
+    columns = checked_boxes(where, _columns(where, row, schema), schema)
+    of_boxes = tuple(columns.get(BOX_CLASS_FEATURE, ()))
     key = place.key
     if schema.key:
-        key = row_key(where) if schema.key == ROW_NUMBERS else _text(where, row, schema.key)
-    label = _label(where, row, schema) if schema.label else None
+        is_numbered = schema.key == ROW_NUMBERS
+        key = row_key(where, schema.root) if is_numbered else _text(where, row, schema.key)
     split = _optional_text(where, row, schema.split)
     if split is not None and not is_split_name(split):
         expected = "the name of a split, in letters, digits and underscores"
@@ -94,48 +95,9 @@ def refs_of_row(
         group=_optional_text(where, row, schema.group),
         columns=columns or None,
         in_pixels=schema.bbox_format != RELATIVE,
+        # Labels that are the classes of the boxes belong to the boxes.
+        box_labels=of_boxes if schema.several and label == tuple(sorted({*of_boxes})) else (),
     )
-
-
-def merge_boxes(refs: Sequence[ImageRef], schema: TableSchema) -> ImageRef:
-    """Returns one reference for the rows of an image; only boxes and labels may differ."""
-    first, *others = refs
-    shared = _shared_values(first, schema)
-    for ref in others:
-        for column, value in _shared_values(ref, schema).items():
-            if repr(value) != repr(shared[column]):  # NaN equals NaN
-                raise _rows_differ(first.key, schema, column, shared[column], value)
-    label = first.label
-    if isinstance(label, tuple):
-        label = tuple(sorted({name for ref in refs for name in names_of(ref.label)}))
-    columns = dict(first.columns or {})
-    for name in columns:
-        if name.startswith(OBJECT_PREFIX):
-            columns[name] = [value for ref in refs for value in (ref.columns or {})[name]]
-    return first._replace(label=label, columns=columns)
-
-
-def _shared_values(ref: ImageRef, schema: TableSchema) -> dict[str | None, Any]:
-    """Returns column → value for the values that all rows of an image must share."""
-    columns = ref.columns or {}
-    label = None if schema.several else ref.label
-    roles = {schema.label: label, schema.group: ref.group, schema.split: ref.split}
-    return roles | {n: columns[n] for n in columns if not n.startswith(OBJECT_PREFIX)}
-
-
-def _rows_differ(
-    key: str, schema: TableSchema, column: str | None, one: Any, other: Any
-) -> UserError:
-    received = f"{shown(one)} and {shown(other)} in column {column!r} of the image {key!r}"
-    if column == schema.label:
-        expected = "one label for each image"
-        remedy = "say " + Arg("label", SEVERAL) + ", which takes the classes of all its boxes, or "
-        remedy += Arg("label", NONE)
-    else:
-        expected = "one value in all rows of an image"
-        remedy = "fix the rows, leave the column out by " + Arg("columns")
-        remedy += f", or call it {OBJECT_PREFIX}{column} to keep a value for each box"
-    return invalid("input", received, expected, remedy)
 
 
 def _text(where: str, row: Mapping[str, Any], column: str) -> str:
@@ -155,41 +117,53 @@ def _optional_text(where: str, row: Mapping[str, Any], column: str | None) -> st
 
 
 def _label(where: str, row: Mapping[str, Any], schema: TableSchema) -> Label:
+    """Returns the label or the labels of a row; None if the row says that it has no class."""
+    if schema.several:
+        return tuple(sorted({*filter(None, _several(where, row, schema.label, schema))}))
     cell = row.get(schema.label)
-    if schema.several and BOX_CLASS_FEATURE in schema.cells_of:
-        name = _optional_text(where, row, schema.label)
-        return () if name is None else (_class_of(where, name, schema),)
-    if not schema.several:
-        another = "name another column by " + Arg("label_column")
-        if cells.is_list(cell):
-            remedy = "say " + Arg("label", SEVERAL) + ", or " + another
-            raise wrong_cell(where, schema.label, cell, "one class, a text", remedy)
-        if isinstance(cell, float) and not (cell.is_integer() or math.isnan(cell)):
-            expected = "the name of a class, a text or a whole number"
-            remedy = another + ", or, to learn a quantity, say " + Arg("label", NONE) + " and "
-            remedy += Arg("columns", f"{schema.label}:float") + " and train with "
-            remedy += Arg("target", schema.label)
-            raise wrong_cell(where, schema.label, cell, expected, remedy)
-        return _class_of(where, _text(where, row, schema.label), schema)
+    another = "name another column by " + Arg("label_column")
+    if cells.is_list(cell):
+        remedy = "say " + Arg("label", SEVERAL) + ", or " + another
+        raise wrong_cell(where, schema.label, cell, "one class, a text", remedy)
+    if isinstance(cell, float) and not (cell.is_integer() or math.isnan(cell)):
+        expected = "the name of a class, a text or a whole number"
+        remedy = another + ", or, to learn a quantity, say " + Arg("label", NONE) + " and "
+        remedy += Arg("columns", f"{schema.label}:float") + " and train with "
+        remedy += Arg("target", schema.label)
+        raise wrong_cell(where, schema.label, cell, expected, remedy)
+    return _class_of(where, _text(where, row, schema.label), schema)
+
+
+def _several(
+    where: str, row: Mapping[str, Any], column: str, schema: TableSchema
+) -> list[str | None]:
+    """Returns the classes in a cell with several labels, in their order."""
+    cell = row.get(column)
+    if schema.box_a_row and not (schema.separator or cells.is_list(cell)):
+        cell = [name] if (name := _optional_text(where, row, column)) else []
     try:
         labels = cells.labels_in(cell, schema.separator)
-        return tuple(sorted({_class_of(where, label, schema) for label in labels}))
     except ValueError:
         expected = 'a list of labels as in ["a", "b"]'
         advice: Text = "fix the row; of text say the " + Arg("label_separator")
         if schema.separator is not None:
             expected = f"labels with {schema.separator!r} between them"
             advice = "fix the row; of lists leave " + Arg("label_separator") + " out"
-        raise wrong_cell(where, schema.label, cell, expected, advice) from None
+        raise wrong_cell(where, column, cell, expected, advice) from None
+    return [_class_of(where, label, schema) for label in labels]
 
 
-def _class_of(where: str, label: str, schema: TableSchema) -> str:
-    """Returns the class of a label: the stripped label, or the name of its number."""
+def _class_of(where: str, label: str, schema: TableSchema) -> str | None:
+    """Returns the class of a label: the stripped label, or the name of its number.
+
+    Where numbers have names, -1 is no class: the Hugging Face Hub hides the labels of a test split
+    behind this number.
+    """
     label = label.strip()
     if not schema.class_names or label in schema.class_names or not _NUMBER.fullmatch(label):
-        return label
+        return composed(label)
     if int(label) < len(schema.class_names):
-        return schema.class_names[int(label)]
+        return composed(schema.class_names[int(label)]) if int(label) >= 0 else None
     expected = f"0 to {len(schema.class_names) - 1}, the number of a class"
     raise wrong_cell(where, schema.label, int(label), expected)
 
@@ -201,17 +175,35 @@ def _columns(where: str, row: Mapping[str, Any], schema: TableSchema) -> dict[st
     has_box = not schema.box_a_row or any(
         row.get(schema.cells_of.get(side, side)) not in (None, "") for side in BOX_FEATURES
     )
+    of_boxes = ""
     for column in schema.columns:
         name = schema.column_of(column)
-        if not schema.box_a_row or not column.name.startswith(OBJECT_PREFIX):
+        if column.name == BOX_CLASS_FEATURE != name:
+            of_boxes = name
+        elif not schema.box_a_row or not column.name.startswith(OBJECT_PREFIX):
             columns[column.name] = _value(where, row, column, name)
         elif not has_box:
             columns[column.name] = []
-        elif column.name == BOX_CLASS_FEATURE != name:
-            columns[column.name] = [composed(_class_of(where, _text(where, row, name), schema))]
         else:
             columns[column.name] = [_value(where, row, dataclasses.replace(column, shape=()), name)]
+    if of_boxes:
+        count = len(columns[BOX_FEATURES[0]])
+        columns[BOX_CLASS_FEATURE] = _classes_of_boxes(where, row, of_boxes, schema, count)
     return columns
+
+
+def _classes_of_boxes(
+    where: str, row: Mapping[str, Any], column: str, schema: TableSchema, count: int
+) -> list[str]:
+    """Returns the class of each box of a row: its labels in their order, or its only label."""
+    if cells.is_list(row.get(column)) or schema.separator is not None:
+        found = _several(where, row, column, schema)
+    else:
+        found = [_class_of(where, _text(where, row, column), schema)] * count if count else []
+    names = [name for name in found if name is not None]
+    if len(names) < len(found):
+        raise wrong_cell(where, column, row.get(column), "a class for each box")
+    return names
 
 
 def _value(where: str, row: Mapping[str, Any], column: ColumnSpec, name: str) -> Any:

@@ -27,11 +27,12 @@ from pyarrow import parquet
 from beam_pipeline.inputs.layout import wrong_input
 from beam_pipeline.inputs.spool import check_space, spooled_path
 from beam_pipeline.inputs.tables.cells import MAX_WHOLE_FLOAT32
-from beam_pipeline.planning.refs import ImageRef, is_text
+from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.manifest import OBJECT_PREFIX, SPLIT_NAMES
-from imageshards.text import counted
+from imageshards.storage.base import RANGE_BYTES
+from imageshards.text import counted, printable
 
 # `FILE line N` or `FILE row N`, and the row's cells by column name.
 Row = tuple[str, dict[str, Any]]
@@ -68,8 +69,9 @@ def read_rows(
     return _csv_rows(path, columns)
 
 
-def row_key(where: str) -> str:
-    return where.rpartition("/")[2]
+def row_key(where: str, root: str) -> str:
+    """Returns the key of a numbered row: its file below the folder `root`, and its number."""
+    return where.removeprefix(f"{root.rstrip('/')}/") if root else where.rpartition("/")[2]
 
 
 def is_parquet(path: str) -> bool:
@@ -130,7 +132,7 @@ def _lines(path: str) -> Iterator[str]:
             # Bytes that are not UTF-8 become surrogates, so that the error can name their line.
             text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
             for number, line in enumerate(text, start=1):
-                if not line.isascii() and not is_text(line):
+                if not line.isascii() and printable(line) != line:
                     problem = f"whose line {number} is not UTF-8 text"
                     raise wrong_input(path, problem, remedy="save the file as UTF-8")
                 yield line
@@ -235,13 +237,15 @@ def replaced(path: str) -> UserError:
 def open_parquet(path: str) -> Iterator[parquet.ParquetFile]:
     try:
         with storage.open_read(path) as file:
-            yield parquet.ParquetFile(file)
+            # Without a buffer, pyarrow holds whole column chunks, which pictures may make large.
+            yield parquet.ParquetFile(file, buffer_size=RANGE_BYTES, pre_buffer=False)
     except (OSError, ValueError, pa.ArrowException) as e:
         raise _unreadable(path, e) from e
 
 
-# Rows that are held in memory, few as pictures are large.
+# Pictures that are decompressed at the same time: at most so many, and about so many bytes.
 _BATCH_PICTURES = 256
+_BATCH_BYTES = 8 << 20
 # The Hub takes the split from the first word of a file's name.
 _SPLIT = re.compile(rf"({'|'.join(SPLIT_NAMES)})(?=[-_.])", re.IGNORECASE)
 
@@ -259,11 +263,16 @@ def holds_pictures(kind: pa.DataType | None) -> bool:
 
 
 def class_names_in(schema: pa.Schema, column: str) -> tuple[str, ...]:
-    """Returns the class names of an integer column by class number; () if the file has no names."""
-    # Hugging Face's `datasets` writes the names into the metadata of the schema.
-    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+    """Returns the class names of a column of class numbers, or of lists of them; () without names.
+
+    Hugging Face's `datasets` writes the names into the metadata of the schema.
+    """
+    with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-        names = features[column]["names"]
+        found = features[column]
+        while "names" not in found:  # a list has the feature of its elements
+            found = found[0] if isinstance(found, list) else found["feature"]
+        names = found["names"]
         if isinstance(names, list) and all(isinstance(name, str) for name in names):
             return tuple(names)
     return ()
@@ -274,14 +283,17 @@ def picture_rows(
 ) -> Iterator[PictureRow]:
     """Yields the rows of a part of a Parquet file, and writes their pictures into a spooled file.
 
-    The key of a picture is its path, or else the file's name and the row's number. Raises
-    `UserError` if the file cannot be read, a row has no picture, or the disk is full.
+    The key of a picture is its path, or "" without a path. A row without a picture has 0 bytes.
+    Raises `UserError` if the file cannot be read or lacks a column, or the disk is full.
     """
     found = storage.stat(path)
     with open_parquet(path) as file:
         groups = range(file.num_row_groups) if row_groups is None else row_groups
         if found is None:
             raise replaced(path)
+        _check_present(path, columns, file.schema_arrow.names)
+        if not holds_pictures(kind := file.schema_arrow.field(image).type):
+            raise wrong_input(path, f"whose column {image!r} is {kind}", "pictures in every file")
         number = first_row(path, file, groups)
         spooled = spooled_path(spool, found, f"{groups.start}-{groups.stop}")
         blank = ImageRef("", path, None, split_of(path), mtime_ns=found.mtime_ns, spooled=spooled)
@@ -292,29 +304,36 @@ def picture_rows(
             is_there = storage.exists(spooled)
             target = None if is_there else stack.enter_context(storage.open_write(spooled))
             rows: list[PictureRow] = []
-            for batch in file.iter_batches(_BATCH_PICTURES, row_groups=groups, columns=columns):
+            for batch in _batches(file, groups, columns):
                 data, sizes, paths = _pictures(batch.column(batch.schema.get_field_index(image)))
                 if target is not None:
                     check_space(spool, len(data), path)
                     target.write(data)
                 cells = batch.select(others).to_pylist() if others else [{}] * len(sizes)
-                for row, size, name in zip(cells, sizes, paths, strict=True):
+                for row, (size, is_given), name in zip(cells, sizes, paths, strict=True):
                     number += 1
                     where = f"{path} row {number}"
-                    if size is None:
-                        problem = f"{where} has no picture in column {image!r}"
-                        remedy = "fill it in, or remove the row"
-                        raise UserError(problem, expected="bytes of one", remedy=remedy)
-                    key = name or row_key(where)
-                    ref = blank._replace(key=key, size_bytes=size, offset_bytes=offset)
+                    size_bytes = size if is_given else 0
+                    ref = blank._replace(key=name or "", size_bytes=size_bytes, offset_bytes=offset)
                     rows.append((where, row, ref))
                     offset += size
         # The spooled file appears under its name when the stack is closed, so no row comes earlier.
         yield from rows
 
 
-def _pictures(column: pa.Array) -> tuple[memoryview, list[int | None], list[str | None]]:
-    """Returns the bytes of a column's pictures, their sizes (None for no picture), and paths."""
+def _batches(
+    file: parquet.ParquetFile, groups: range, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of some row groups, in batches of about `_BATCH_BYTES`."""
+    for group in groups:
+        found = file.metadata.row_group(group)
+        at_once = max(1, _BATCH_BYTES * found.num_rows // max(1, found.total_byte_size))
+        at_once = min(_BATCH_PICTURES, at_once)
+        yield from file.iter_batches(at_once, row_groups=[group], columns=columns)
+
+
+def _pictures(column: pa.Array) -> tuple[memoryview, list[tuple[int, bool]], list[str | None]]:
+    """Returns the bytes of pictures, their sizes and whether each is given, and their paths."""
     paths: list[str | None] = [None] * len(column)
     if pa.types.is_struct(column.type):
         if column.type.get_field_index("path") >= 0:
@@ -324,8 +343,7 @@ def _pictures(column: pa.Array) -> tuple[memoryview, list[int | None], list[str 
     # Large binary arrays have 64-bit offsets into one buffer, so the bytes need no copy.
     _, offsets, values = column.buffers()
     ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
-    given = column.is_valid().to_pylist()
-    sizes = [size if ok else None for size, ok in zip(np.diff(ends).tolist(), given, strict=True)]
+    sizes = list(zip(np.diff(ends).tolist(), column.is_valid().to_pylist(), strict=True))
     return memoryview(values or b"")[ends[0] : ends[-1]], sizes, paths
 
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from beam_pipeline.inputs.folders import matching_files
-from beam_pipeline.inputs.layout import unfit_option, wrong_input
-from beam_pipeline.inputs.tables import cells
+from beam_pipeline.inputs.layout import glob_root, unfit_option, wrong_input
+from beam_pipeline.inputs.tables import boxes, cells
 from beam_pipeline.inputs.tables.rows import (
     Row,
     class_names_in,
@@ -67,6 +67,8 @@ class TableSchema:
     box_a_row: bool = False  # each row holds one box, and the rows of an image become one record
     # Extra column → column of the table with its cells, if the names differ.
     cells_of: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # Folder above all files of the table, below which a file has its name in the keys of rows.
+    root: str = dataclasses.field(default="", compare=False)
 
     @property
     def names(self) -> list[str]:
@@ -74,6 +76,11 @@ class TableSchema:
         key = None if self.key == ROW_NUMBERS else self.key
         roles = (self.image, self.label, key, self.split, self.group)
         return list(dict.fromkeys([*filter(None, roles), *map(self.column_of, self.columns)]))
+
+    @property
+    def classes_from(self) -> str:
+        """The column of the labels of images, or else of the classes of boxes; "" for none."""
+        return self.label or self.cells_of.get(BOX_CLASS_FEATURE, "")
 
     def column_of(self, column: ColumnSpec) -> str:
         return self.cells_of.get(column.name, column.name)
@@ -93,15 +100,20 @@ def read_schema(source: InputOptions) -> TableSchema:
     """
     if not storage.is_local(source.input):
         storage.check_bucket(source.input, "input")
-    first = table_files(source.input)[0]
+    first, *others = table_files(source.input)
+    is_one = [first, *others] == [source.input]
+    root = storage.parent_of(first) if is_one else glob_root(source.input)
     if is_parquet(first):
         arrow = parquet_schema(first)
         types = dict(zip(arrow.names, arrow.types, strict=True))
         # NaN takes the place of null, which an integer column could not hold.
         types |= dict.fromkeys(whole_numbers_with_nulls(first, arrow), pa.float64())
         found = schema_of_rows(source, [], types)
-        if found.has_pictures:
-            found = dataclasses.replace(found, class_names=class_names_in(arrow, found.label))
+        if found.bbox_format != RELATIVE:
+            sides = [found.cells_of.get(name, name) for name in BOX_FEATURES]
+            boxes.check_unit(found, itertools.islice(read_rows(first, sides), INFERENCE_ROWS))
+        names = class_names_in(arrow, found.classes_from)
+        found = dataclasses.replace(found, class_names=names)
     else:
         head = list(itertools.islice(read_rows(first), INFERENCE_ROWS))
         if not head:
@@ -109,7 +121,16 @@ def read_schema(source: InputOptions) -> TableSchema:
         found = schema_of_rows(source, head)
     if found.box_a_row and found.key and source.key_column is None and not found.has_pictures:
         _check_keys(first, found.image, found.key)
-    return found
+    return dataclasses.replace(found, root=root)
+
+
+def check_class_names(path: str, schema: TableSchema) -> None:
+    """Raises `UserError` if a file of a table gives the numbers of classes other names."""
+    names = class_names_in(parquet_schema(path), schema.classes_from) if is_parquet(path) else ()
+    if names and names != schema.class_names:
+        problem = f"whose classes {names[:5]} have other numbers than the classes of the first file"
+        expected = f"the classes {schema.class_names[:5]} in every file"
+        raise wrong_input(path, problem, expected, "build two datasets, and join them")
 
 
 def schema_of_rows(
@@ -127,12 +148,14 @@ def schema_of_rows(
     table = _Table(source, names, head, types)
     sides = table.sides()
     box_a_row = bool(sides) and all(map(table.has_numbers, sides.values()))
-    if source.label == NONE and not box_a_row:
+    if source.label == NONE and not sides:
         unused = {*unused, "label"}
     roles = {role: table.role(role, role in unused) for role in _USUAL_NAMES}
     image, label = roles["image"] or "", roles["label"] or ""
     cells_of = {feature: name for feature, name in sides.items() if feature != name}
-    if box_a_row and table.has_class_of_box(label):
+    declared = [column.name for column in source.columns or ()]
+    is_wanted = source.columns is None or BOX_CLASS_FEATURE in declared
+    if sides and label and is_wanted and BOX_CLASS_FEATURE not in names:
         cells_of[BOX_CLASS_FEATURE] = label
     if source.label == NONE:
         roles["label"] = cells_of.get(BOX_CLASS_FEATURE)
@@ -141,13 +164,15 @@ def schema_of_rows(
             received = f"{source.label_column!r} with " + Arg("label", NONE)
             raise invalid("label_column", received, remedy="leave one of them out")
     columns, warnings = table.features(roles, cells_of)
-    return TableSchema(
+    found = TableSchema(
         image, label, roles["key"], roles["split"], roles["group"], columns, warnings,
         several=source.label == SEVERAL, separator=source.label_separator,
         any_path=source.allow_any_path,
         has_pictures=image in types and holds_pictures(types[image]),
         bbox_format=source.bbox_format, box_a_row=box_a_row, cells_of=cells_of,
     )  # fmt: skip
+    boxes.check_unit(found, head)
+    return found
 
 
 class _Table(NamedTuple):
@@ -184,13 +209,14 @@ class _Table(NamedTuple):
             )
             for spec in columns:
                 warnings += cells.about_commas(spec, values[spec.name])
+            warnings += boxes.about_sizes(columns, cells_of)
         for column in columns:
             if column.name not in features:
                 raise self.lacks("columns", column.name, features)
             if column.name in RECORD_NAMES:
                 problem = f"with a column {column.name!r}, a name that records use themselves"
                 raise wrong_input(self.source.input, problem, remedy="rename the column")
-        cells.check_box_columns(self.source.input, columns)
+        boxes.check_box_columns(self.source.input, columns)
         used |= {cells_of.get(column.name, column.name) for column in columns}
         if columns and (left_out := [name for name in self.names if name not in used]):
             text = f"--columns leaves out {_quoted(left_out)} of --input; name what is to stay"
@@ -204,7 +230,7 @@ class _Table(NamedTuple):
     def sides(self) -> dict[str, str]:
         """Returns the columns of the sides of boxes; {} if the table or --columns has none."""
         source = self.source
-        sides = cells.box_sides(source.bbox_format, self.names)
+        sides = boxes.box_sides(source.bbox_format, self.names)
         declared = source.columns
         if declared is not None and {column.name for column in declared}.isdisjoint(BOX_FEATURES):
             sides = {}
@@ -221,14 +247,9 @@ class _Table(NamedTuple):
         if self.types:
             kind = self.types[name]
             return pa.types.is_integer(kind) or pa.types.is_floating(kind)
-        return cells.is_number_in_each([row.get(name) for _, row in self.head])
-
-    def has_class_of_box(self, label: str) -> bool:
-        """Returns whether the label column of a table with one box a row holds one class each."""
-        if not label or BOX_CLASS_FEATURE in self.names or self.source.label_separator:
-            return False
-        is_nested = label in self.types and pa.types.is_nested(self.types[label])
-        return not is_nested and not any(cells.is_list(row.get(label)) for _, row in self.head)
+        # Sides of boxes, as they are called here, have no missing values beside empty cells.
+        found = cells.infer(BOX_FEATURES[0], [row.get(name) for _, row in self.head])
+        return found.kind != "string" and found.shape == ()
 
     def role(self, role: str, is_unused: bool) -> str | None:
         """Returns the column of a role, named by its flag or, unless unused, by a usual name."""

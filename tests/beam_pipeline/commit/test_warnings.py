@@ -2,7 +2,7 @@
 
 import pytest
 
-from beam_pipeline.commit.warnings import counts_and_names, warnings_of
+from beam_pipeline.commit.warnings import counts_and_names, of_boxes, warnings_of
 
 DEFAULT = ("train", "validation")
 
@@ -87,16 +87,25 @@ def test_findings_of_the_listing_are_warnings():
         "unreadable_folder": ["/in/dog"],
         "empty_split_folder": ["test"],
         "given_split": ["train", "val"],
+        "without_label": ["label"],
     }
     expected = [
         "7 class folders without an image: 'c0', 'c1', 'c2', 'c3', 'c4' and 2 more",
         "skips for their endings: '.heic'; convert raw pictures",
         "1 folder could not be listed for lack of permissions",
         "1 split folder without a class folder: 'test'",
+        "rows with -1 in 'label', as in a test split with hidden labels, have no class",
         "--splits was not applied to images of 'train', 'val'",
     ]
     for said, words in zip(told(even(*DEFAULT), **names), expected, strict=True):
         assert words in said
+
+
+def test_dropped_boxes_are_warned_of_with_the_options_that_place_them():
+    (said,) = of_boxes({"boxes_dropped": 2, "not_jpeg": 9})
+    assert said.startswith("2 pictures had boxes outside")
+    assert "--bbox_format" in said and "--bbox_frame" in said
+    assert not [*of_boxes({"not_jpeg": 9})]
 
 
 def test_counts_and_names_separates_names_and_adds_up_counts():

@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 
 from beam_pipeline.inputs.datasets import open_inputs
-from beam_pipeline.inputs.listing import list_records, shards_to_list
+from beam_pipeline.inputs.listing import list_records, schemas_of, shards_to_list
 from beam_pipeline.options import BuildOptions, CopiedInput, ImageOptions, InputOptions, PlanOptions
+from beam_pipeline.pipeline import listing_options
 from imageshards.errors import UserError
 from imageshards.example import decode_example
 from imageshards.storage import read_range
@@ -46,19 +47,32 @@ def test_given_limits_replace_the_limits_of_the_dataset(made):
     assert (found.max_pixels, found.max_bytes) == (5, made.manifest["image"]["max_bytes"])
 
 
-def test_given_splits_are_drawn_again_unless_the_dataset_has_the_same(made):
+def test_given_splits_are_drawn_again_also_where_the_dataset_has_the_same(made):
+    """The fractions in a manifest need not have drawn the splits: folders, or a join, may have."""
     plan = PlanOptions(splits={"train": 0.5, "test": 0.5})
-    again = opened(made.directory, given={"splits"}, plan=plan)
-    assert isinstance(again.source, CopiedInput) and not again.source.keeps_splits
-    assert again.plan.splits == plan.splits
     own = {"splits": dict(plan.splits), "salt": plan.salt}
-    made.manifest["options"] = {"plan": own, "input": {"group_column": "who"}}
-    made.save()
-    same = opened(made.directory, given={"splits"}, plan=plan).source
-    assert isinstance(same, CopiedInput) and same.keeps_splits
-    other = dataclasses.replace(plan, splits={"train": 1.0})
-    with refused(None, "group_column='who'"):
-        opened(made.directory, given={"splits"}, plan=other)
+    for options in ({}, {"plan": own}):
+        made.manifest["options"] = options
+        made.save()
+        again = opened(made.directory, given={"splits"}, plan=plan)
+        assert isinstance(again.source, CopiedInput) and not again.source.keeps_splits
+        assert again.plan.splits == plan.splits
+
+
+@pytest.mark.parametrize(
+    "groups", [{"group_column": "who"}, {"label_regex": "^(?P<label>[a-z]+)(?P<group>.)"}]
+)
+def test_splits_of_groups_are_kept_and_not_drawn_again_from_keys(made, tmp_path, groups):
+    """Also where the dataset is a copy of the first, or joined with it."""
+    for options in ({"input": groups}, {"input": {"group_column": None}, "more_inputs": [groups]}):
+        made.manifest["options"] = options
+        made.save()
+        kept = opened(made.directory)
+        assert isinstance(kept.source, CopiedInput) and kept.source.keeps_splits
+        assert listing_options(kept.source).items() >= groups.items()
+        (flag,) = groups
+        with refused("splits", f"{flag}="):
+            opened(made.directory, given={"splits"})
 
 
 def test_another_image_option_is_refused_with_both_values(made, tmp_path):
@@ -109,11 +123,12 @@ def test_flags_that_are_for_no_input_are_refused_and_others_stay_where_they_belo
         given = InputOptions(source.input, **{flag: value})
         with refused(flag, given.input):
             open_inputs(BuildOptions(given, "/out"))
-    named = InputOptions(str(rows), image_column="image", allow_any_path=True)
+    named = InputOptions(str(rows), image_column="image", allow_any_path=True, columns=())
     copied = dataclasses.replace(named, input=str(made.directory))
     found = open_inputs(BuildOptions(named, "/out", (copied,)))
-    assert [source.image_column for source in found.sources] == ["image", None]
-    assert [source.allow_any_path for source in found.sources] == [True, False]
+    assert [bool(schema) for schema in schemas_of(found.sources)] == [True, False]
+    with refused("image_column", copied.input):
+        schemas_of(open_inputs(BuildOptions(copied, "/out")).sources)
 
 
 SHARD = "train-00000-of-00003.tfrecord"

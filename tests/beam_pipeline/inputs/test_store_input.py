@@ -5,7 +5,7 @@ import pytest
 from beam_pipeline.images.read import read_images
 from imageshards import storage
 from imageshards.errors import ImageError
-from tests.support.builds import build, class_folders, manifest, shard_bytes
+from tests.support.builds import build, class_folders, manifest, rejects_of, shard_bytes
 from tests.support.errors import refused
 from tests.support.listings import listed
 from tests.support.store_servers import store_server
@@ -38,6 +38,31 @@ def there(server, photos):
     folder = server.bucket() + "/deep/photos"
     storage.copy_folder(str(photos), folder)
     return folder
+
+
+def test_no_row_of_a_table_ends_a_build_but_a_store_that_fails_for_all(
+    server, there, tmp_path, capfd
+):
+    scheme = server.scheme
+    wrong = {f"{scheme}://_bad/x.jpg": "not_found", f"{scheme}:///x.jpg": "not_found",
+             f"{scheme}://a b/x.jpg": "not_found", f"{scheme}://{'x' * 300}/x.jpg": "",
+             f"{scheme}://no-such-bucket/x.jpg": "bucket_unusable"}  # fmt: skip
+    good = [found.path for found in storage.files_below(there)][:19]
+    rows = tmp_path / "rows.csv"
+    lines = [f"{path},{'ab'[n % 2]}" for n, path in enumerate([*good, *wrong])]
+    rows.write_text("\n".join(["image,label", *lines]) + "\n")
+    flags = ("--image_size", "16", "--no_report", "--max_reject_fraction", "0.5")
+    assert build("--input", rows, "--output", tmp_path / "out", *flags) == 0
+    found = {key: row["reason"] for key, row in rejects_of(tmp_path / "out").items()}
+    assert found.keys() == wrong.keys()
+    assert all(found[key] == reason for key, reason in wrong.items() if reason)
+    missing = f"{scheme}://no-such-bucket"
+    for count, more in ((20, ()), (3, ("--num_shards", "1"))):
+        lines = [f"{missing}/{n}.jpg,{'ab'[n % 2]}" for n in range(count)]
+        rows.write_text("\n".join(["image,label", *lines]) + "\n")
+        flags = ("--image_size", "16", "--splits", "train=1", *more)
+        assert build("--input", rows, "--output", tmp_path / "none", *flags) == 2
+        assert f"{missing} names a bucket that does not exist" in capfd.readouterr().err
 
 
 @pytest.mark.slow

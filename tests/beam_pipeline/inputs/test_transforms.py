@@ -3,12 +3,15 @@
 import tracemalloc
 from unittest import mock
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from beam_pipeline.inputs import folders, transforms
-from beam_pipeline.inputs.listing import ListingTask
+from beam_pipeline.inputs.listing import ListingTask, schema_of
 from beam_pipeline.inputs.transforms import BATCH_SIZE
 from beam_pipeline.options import InputOptions
+from beam_pipeline.planning.refs import RefBatch
 from imageshards.storage import files
 from imageshards.storage.base import Stat
 
@@ -47,6 +50,19 @@ def test_a_long_folder_of_this_machine_is_never_held_whole(tmp_path):
     tracemalloc.stop()
     assert found == 20_000
     assert peak < 1 << 20
+
+
+def test_few_threads_hold_pages_of_pictures_however_many_cores_there_are(tmp_path, monkeypatch):
+    table = pa.table({"image": pa.array([b"x"], pa.binary()), "label": ["a"]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    source = InputOptions(str(tmp_path / "a.parquet"))
+    spy = mock.Mock(side_effect=transforms.interleave)
+    monkeypatch.setattr(transforms, "interleave", spy)
+    monkeypatch.setattr(transforms, "available_cores", lambda: 64)
+    tasks = [ListingTask(source.input, kind="table")] * 64
+    found = transforms.list_tasks(tasks, ((source, schema_of(source)),), str(tmp_path / "spool"))
+    assert sum(len(each) for each in found if isinstance(each, RefBatch)) == 64
+    assert spy.call_args.args[1] <= 8
 
 
 def test_an_error_of_one_folder_ends_the_listing():

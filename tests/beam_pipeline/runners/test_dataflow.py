@@ -185,8 +185,10 @@ class TestASubmission:
         assert f"active job named {name} with id: 7" in said and "Traceback" not in said
 
     def test_into_a_bucket_that_is_not_there_is_refused(self, bucket, service, package):
-        nowhere = "--temp_location=gs://nowhere-9/temp"
-        code, said = run_here(*flags(bucket, "x"), *service.flags, *package, nowhere)
+        nowhere = [
+            one.replace(f"{bucket}/temp", "gs://nowhere-9/temp") for one in flags(bucket, "x")
+        ]
+        code, said = run_here(*nowhere, *service.flags, *package)
         assert code == 2 and service.jobs == {}
         assert "temp_location " in said and "'gs://nowhere-9/temp'" in said
 

@@ -29,6 +29,7 @@ BUILD = BuildOptions(InputOptions("gs://b/in"), "gs://b/out")
         (["b.jpg", "c.jpg"], "^'b.jpg' belongs to no flag.*quotes"),
         (["--runner"], "--runner: expected one argument"),
         (["--direct_num_workers", "many"], "--direct_num_workers.*'many'"),
+        (["--region=a", "--region=b"], "--region was given twice"),
         (["--runner=SparkleRunner"], "Unexpected pipeline runner: SparkleRunner.*FlinkRunner"),
         (["--runner=no_such_module.Runner"], "No module named 'no_such_module'"),
         (["--direct_running_mode=multi_threading"], "multi_threading.; expected in_memory"),

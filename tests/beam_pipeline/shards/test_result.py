@@ -113,6 +113,7 @@ def test_the_digest_changes_with_everything_that_changes_bytes():
     ]  # fmt: skip
     units: list[dict] = [
         {"refs": [UNIT.refs[0]._replace(in_pixels=True)]}, {"features": {}},
+        {"refs": [UNIT.refs[0]._replace(box_labels=("a",))]},
         {"features": {"age": FeatureSpec("int64", ())}},
     ]  # fmt: skip
     digests = [unit_digest(UNIT, OPTIONS)]

@@ -1,9 +1,11 @@
+import argparse
 import subprocess
 import sys
 from unittest import mock
 
 import pytest
 
+from imageshards.commands import COMMANDS, parser_of
 from imageshards.commands.command_line import Parser, names_or_file, nearest_flags, run
 from imageshards.errors import UserError
 from tests.support.dataset_factory import Dataset
@@ -37,6 +39,24 @@ def test_a_mistake_is_one_sentence(argv, sentence):
     with pytest.raises(UserError) as error:
         parser.parse_args(argv)
     assert sentence in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_command_has_a_flag_whose_last_value_wins(name):
+    parser = parser_of(name)
+    for action in parser._actions:  # any text will do here
+        action.type, action.choices, action.required = str, None, False
+    for action in parser._actions:
+        if not action.option_strings or action.nargs == 0:
+            continue
+        flag = action.option_strings[-1]
+        argv = [flag, "one", flag, "other"]
+        if isinstance(action, argparse._StoreAction):
+            with pytest.raises(UserError, match=f"{flag} was given twice"):
+                parser.parse_known_args(argv)
+            parser.parse_known_args(argv[:2])  # nothing is remembered
+        else:
+            assert len(vars(parser.parse_known_args(argv)[0])[action.dest]) > 1
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,9 @@ _EXPECTED = tuple(in_srgb(np.array(ORANGE, float), DISPLAY_P3))
 _LUMA = (float(np.dot(_EXPECTED, (0.299, 0.587, 0.114))),)
 _BEST = {"quality": 100, "subsampling": "4:4:4"}
 _FLAT = flat("RGB", ORANGE)
+_LARGE_P3 = P3 + bytes(3 << 20)  # more than Pillow reads
 _P3_FILES = {
+    "png, large profile": _with(_FLAT, "PNG", _LARGE_P3),
     "jpeg": _with(_FLAT, "JPEG", P3, **_BEST),
     "png": _with(_FLAT, "PNG", P3),
     "palette": _with(_PALETTE, "PNG", P3),

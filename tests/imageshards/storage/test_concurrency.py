@@ -1,10 +1,44 @@
+import os
 import threading
 
 import pytest
 
 from imageshards.storage import map_concurrently, run_concurrently
+from imageshards.storage.concurrency import available_cores
 
 TIMEOUT_S = 30
+
+
+V1, V2 = "7:cpuset:/\n4:cpu,cpuacct:{}\n0::/\n", "0::{}\n"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "files", "cores"),
+    [
+        (V2.format("/"), {"cpu.max": "400000 100000\n"}, 4),
+        (V2.format("/a/b"), {"a/cpu.max": "150000 100000", "a/b/cpu.max": "max 100000"}, 2),
+        (V2.format("/a/b"), {"cpu.max": "300000 100000", "a/cpu.max": "900000 100000"}, 3),
+        (V2.format("/../../of/the/host"), {"cpu.max": "200000 100000"}, 2),
+        (V2.format("/"), {"cpu.max": "max 100000"}, 64),
+        (V2.format("/"), {"cpu.max": "10000 100000"}, 1),
+        (V2.format("/"), {"cpu.max": ""}, 64),
+        (V1.format("/"), {"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 4),
+        (V1.format("/"), {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 64),
+        (V1.format("/d"), {"cpu/d/cpu.cfs_quota_us": "50000", "cpu/d/cpu.cfs_period_us": "0"}, 64),
+        (V1.format("/docker/x"),
+         {"cpu/cpu.cfs_quota_us": "250000", "cpu/cpu.cfs_period_us": "100000"}, 3),
+        ("", {}, 64),
+        (None, {}, 64),
+    ],
+)  # fmt: skip
+def test_cores_are_those_of_the_containers_quota(tmp_path, monkeypatch, cgroup, files, cores):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(64)))
+    contents = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    for name, text in contents.items() | ({("proc/self/cgroup", cgroup)} if cgroup else set()):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert available_cores(str(tmp_path)) == cores
 
 
 def test_concurrent_calls_overlap_and_keep_their_order():

@@ -30,8 +30,8 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 def _flags(data: pathlib.Path, output: object, *more: object) -> list[object]:
     """Of a model that has batch statistics and dropout, and is built in a moment."""
-    small = ["--batch_size", 12, "--seed", 3, "--model", f"{MODELS}:dense"]
-    return ["--data", data, "--output", output, *small, *more]
+    model = [] if "--model" in more else ["--model", f"{MODELS}:dense"]
+    return ["--data", data, "--output", output, "--batch_size", 12, "--seed", 3, *model, *more]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def two_replicas(shapes: pathlib.Path, tmp_path_factory: pytest.TempPathFactory)
 
 def test_two_hosts_train_to_the_bits_of_two_replicas(shapes, tmp_path, two_replicas):
     flags = _flags(shapes, tmp_path / "run", "--steps", 5)
-    chief, other = run_hosts(2, *flags, more={1: ["--output", tmp_path / "none"]})
+    chief, other = run_hosts(2, *flags, more={1: {"--output": tmp_path / "none"}})
     assert (chief.returncode, other.returncode) == (0, 0), chief.stderr + other.stderr
     assert digest(tmp_path / "run") == digest(two_replicas)
     assert metrics(tmp_path / "run") == metrics(two_replicas)
@@ -125,7 +125,7 @@ def test_hosts_leave_out_broken_records_and_train_a_compiled_model_like_one_host
 
 def test_hosts_that_differ_are_refused_before_the_first_step(shapes, tmp_path):
     flags = _flags(shapes, tmp_path, "--steps", 1, *PLAIN)
-    ran = run_hosts(2, *flags, more={1: ["--batch_size", 24]})
+    ran = run_hosts(2, *flags, more={1: {"--batch_size": 24}})
     assert [one.returncode for one in ran] == [2, 2]
     for one in ran:
         assert "--batch_size is 24 on localhost:" in one.stderr

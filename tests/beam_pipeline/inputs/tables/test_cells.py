@@ -170,27 +170,46 @@ def test_a_column_of_two_types_names_the_row_that_does_not_fit(cells, words):
         (["0,5", "1,25"], "0,5"), (["1", "", "-2,5 ", "3.5"], "-2,5"), (["1", "2"], None),
         (["0.5"], None), (["0,5", "a"], None), (["0,5,7"], None), (["4, 8"], None),
         (["007,5"], None), (["[0,5]"], None), ([None, ""], None), ([0.5, None], None),
-        (["0,5", "N/A"], "0,5"), (["1", "N/A"], None),
+        (["0,5", "N/A"], "0,5"), (["1", "N/A"], None), (["225,890", "0,5"], "225,890"),
     ],
 )  # fmt: skip
 def test_a_decimal_comma_is_warned_of_where_it_alone_makes_text(cells, expected):
     warnings = list(cells_module.about_commas(infer("c", cells), [("row", cell) for cell in cells]))
     assert len(warnings) == (expected is not None)
-    assert all(f"values such as '{expected}' have" in warning for warning in warnings)
+    assert all(f"values such as '{expected}' have a decimal" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize(
+    ("cells", "shown", "numbers"),
+    [
+        (["225,890", "99"], "225,890", "write 225890, or 225.890 if"),
+        (["$3", "1,225,890.5"], "1,225,890.5", "write 1225890.5"),
+        (["$225890", "7"], "$225890", "number alone (225890)"), (["12 %"], "12 %", "alone (12)"),
+        (["€ 1,500", ""], "€ 1,500", "write 1500, or 1.500 if"),
+        (["0,500 €"], "0,500 €", "decimal points (0.500)"),
+        (["p1"], "", ""), (["$", "%"], "", ""), (["$a"], "", ""), (["1,2,3"], "", ""),
+        (["12", "a"], "", ""), (["007"], "", ""), (["1,23,456"], "", ""),
+    ],
+)  # fmt: skip
+def test_numbers_that_are_text_for_signs_and_commas_are_warned_of(cells, shown, numbers):
+    """No remedy divides a number by a thousand that may have separated digits."""
+    warnings = list(cells_module.about_commas(infer("c", cells), [("row", cell) for cell in cells]))
+    assert len(warnings) == bool(shown)
+    assert all(repr(shown) in each and numbers in each for each in warnings)
 
 
 @pytest.mark.parametrize(
     ("cell", "separator", "expected"),
     [
-        (["b", "a", " b "], None, ("a", "b")), ([], None, ()), (None, None, ()), ("", None, ()),
-        ('["b", "a b"]', None, ("a b", "b")), (" [] ", None, ()), ([10, "2"], None, ("10", "2")),
-        ("b|a b| b ", "|", ("a b", "b")), ("|a||", "|", ("a",)), (" ", "|", ()), ("a", "|", ("a",)),
-        ("a, b", ", ", ("a", "b")), (["a|b"], "|", ("a|b",)), (7, "|", ("7",)), (None, "|", ()),
-        ("[a", "|", ("[a",)), (math.nan, None, ()),
-        ([2.0, -0.0, 1e6, True], None, ("0", "1000000", "2", "true")),
+        (["b", "a", " b "], None, ["b", "a", "b"]), ([], None, []), (None, None, []),
+        ("", None, []), ('["b", "a b"]', None, ["b", "a b"]), (" [] ", None, []),
+        ([10, "2"], None, ["10", "2"]), ("b|a b| b ", "|", ["b", "a b", "b"]),
+        ("|a||", "|", ["a"]), (" ", "|", []), ("a", "|", ["a"]), ("a, b", ", ", ["a", "b"]),
+        (["a|b"], "|", ["a|b"]), (7, "|", ["7"]), (None, "|", []), ("[a", "|", ["[a"]),
+        (math.nan, None, []), ([2.0, -0.0, 1e6, True], None, ["2", "0", "1000000", "true"]),
     ],
 )  # fmt: skip
-def test_labels_are_those_of_a_list_or_between_separators_each_once(cell, separator, expected):
+def test_labels_are_those_of_a_list_or_between_separators_in_their_order(cell, separator, expected):
     assert labels_in(cell, separator) == expected
 
 

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import pathlib
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,7 +12,9 @@ from pyarrow import parquet
 
 from beam_pipeline.images.read import read_images
 from beam_pipeline.inputs.listing import schema_of
-from beam_pipeline.inputs.tables.references import merge_boxes, read_refs
+from beam_pipeline.inputs.tables import rows as table_rows
+from beam_pipeline.inputs.tables.boxes import merge_boxes
+from beam_pipeline.inputs.tables.references import read_refs
 from beam_pipeline.inputs.tables.schema import INFERENCE_ROWS, TableSchema, read_schema, table_files
 from beam_pipeline.options import ColumnSpec, InputOptions
 from beam_pipeline.planning.refs import MISSING, ImageRef
@@ -22,8 +25,9 @@ from tests.support.stores import store_uri
 
 BOX = "image/object/bbox/"
 SIDES = [BOX + side for side in ("xmin", "xmax", "ymin", "ymax")]
+CLASS = "image/object/class/text"
 
-ROWS = [
+ROWS: list[dict[str, Any]] = [
     {
         "image": "a b.jpg", "label": "cat", "age": 1.5, "tokens": [1, 2, 3],
         "embedding": [0.5, 1.0],
@@ -80,14 +84,16 @@ def test_the_three_formats_give_the_same_references(tmp_path, suffix):
         (
             ColumnSpec("age", "float"), ColumnSpec("tokens", "int", None),
             ColumnSpec("embedding", "float", length), ColumnSpec("caption", "string"),
-            *(ColumnSpec(side, "float", None) for side in SIDES),
+            *(ColumnSpec(side, "float", None) for side in SIDES), ColumnSpec(CLASS, "string", None),
         ),
+        cells_of={CLASS: "label"},
     )  # fmt: skip
     for ref, row in zip(refs(path), ROWS, strict=True):
         assert (ref.key, ref.label) == (row["image"], row["label"])
         assert ref.uri == f"{tmp_path}/{row['image']}"
         assert (ref.split, ref.group, ref.size_bytes) == (None, None, -1)
         columns = {name: row[name] for name in row if name not in ("image", "label")}
+        columns[CLASS] = [row["label"]] * len(row[SIDES[0]])
         assert ref.columns == columns
         assert list(map(type, columns.values())) == list(map(type, dict(ref.columns).values()))
 
@@ -241,7 +247,6 @@ def test_an_undeclared_column_may_have_an_unsupported_type(tmp_path):
     assert ref.columns == {"age": 1}
 
 
-CLASS = "image/object/class/text"
 PIXELS, XYWH = {"bbox_format": "pixels"}, {"bbox_format": "xywh"}
 
 
@@ -270,7 +275,7 @@ def test_boxes_of_plain_names(tmp_path, names, options, cells, sides, suffix, is
     assert schema.box_a_row is not is_list
     (ref,) = refs(path, **options)
     found = dict(ref.columns or {})
-    assert found.pop(CLASS, None) == (None if is_list else ["a b"])
+    assert found.pop(CLASS) == ["a b"] * (1 + is_list)
     assert found == {s: [v] * (1 + is_list) for s, v in zip(SIDES, sides, strict=True)}
     assert (ref.label, ref.in_pixels) == ("a b", bool(options))
 
@@ -461,17 +466,105 @@ def test_pictures_of_a_parquet_file_are_ranges_of_spooled_files(tmp_path, kind, 
     assert len(list((tmp_path / "spool").iterdir())) == 2
 
 
-def test_a_row_without_a_picture_is_named_and_nothing_is_left(tmp_path):
-    path = parquet_with(tmp_path / "a.parquet", pa.array([b"x", None, b"z"], pa.binary()))
+@pytest.mark.parametrize("kind", [pa.binary(), pa.struct([("bytes", pa.binary())])])
+def test_a_row_without_a_picture_has_no_bytes_and_the_rows_behind_it_keep_theirs(tmp_path, kind):
+    given = [b"x", None, b"z"]
+    values = [{"bytes": data} for data in given] if pa.types.is_struct(kind) else given
+    path = parquet_with(tmp_path / "a.parquet", pa.array(values, kind))
     schema = read_schema(InputOptions(path))
-    with refused("", "a.parquet row 2", "'image'"):
-        list(read_refs(path, schema, None, str(tmp_path / "spool")))
-    assert not list((tmp_path / "spool").iterdir())
+    refs = only_refs(path, schema, None, str(tmp_path / "spool"))
+    assert [data for _, data in read_images(refs, 100)] == [b"x", b"", b"z"]
     with refused("input", "ListImages", "spool"):
         list(read_refs(path, schema))
 
 
-@pytest.mark.parametrize("said", [b"not JSON", b'{"info": {"features": {"label": {"names": 3}}}}'])
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"image": pa.array(PICTURES)}, ["'label'"]),
+        ({"img": pa.array(PICTURES), "label": pa.array(["a"] * 3)}, ["'image'"]),
+        ({"image": pa.array(["x"] * 3), "label": pa.array(["a"] * 3)}, ["'image'", "string"]),
+    ],
+)
+def test_each_file_with_pictures_must_have_the_columns_of_the_first(tmp_path, columns, words):
+    parquet_with(tmp_path / "a.parquet", pa.array(PICTURES))
+    parquet.write_table(pa.table(columns), tmp_path / "b.parquet")
+    with refused(None, "b.parquet", *words):
+        listed(tmp_path / "*.parquet", str(tmp_path / "spool"))
+
+
+def test_pictures_are_read_in_batches_of_few_bytes(tmp_path, monkeypatch):
+    written: list[int] = []
+    monkeypatch.setattr(table_rows, "_BATCH_BYTES", 2500)
+    monkeypatch.setattr(table_rows, "check_space", lambda _, size, path: written.append(size))
+    pictures = pa.array([bytes([n]) * 1000 for n in range(16)])
+    table = pa.table({"image": pictures, "label": ["a"] * 16})
+    plain = {"use_dictionary": False, "write_statistics": False}
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=5, **plain)
+    schema = read_schema(InputOptions(str(tmp_path / "a.parquet")))
+    refs = only_refs(str(tmp_path / "a.parquet"), schema, None, str(tmp_path / "spool"))
+    read = [data for _, data in read_images(refs, 2000)]
+    assert read == [bytes([n]) * 1000 for n in range(16)]
+    assert sum(written) == 16_000 and max(written) == 2000
+
+
+def hub_table(path: pathlib.Path, labels: list, feature: object, label: str = "label") -> str:
+    said = {b"huggingface": json.dumps({"info": {"features": {label: feature}}}).encode()}
+    images: list = [b"%d" % n for n in range(len(labels))]
+    table = pa.table({"image": pa.array(images, pa.binary()), label: pa.array(labels)})
+    parquet.write_table(table.replace_schema_metadata(said), path)
+    return str(path)
+
+
+OF_CLASSES = {"names": ["cat", "dog"], "_type": "ClassLabel"}
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        {"feature": OF_CLASSES, "_type": "Sequence"}, {"feature": OF_CLASSES, "_type": "List"},
+        [OF_CLASSES],
+    ],
+)  # fmt: skip
+def test_several_classes_of_a_row_have_their_names(tmp_path, feature):
+    path = hub_table(tmp_path / "a.parquet", [[1, 0], [-1], [], [1, -1]], feature, "tags")
+    spool = str(tmp_path / "spool")
+    found, skipped = listed(path, spool, label="several", label_column="tags")
+    assert [ref.label for ref in found.values()] == [("cat", "dog"), (), (), ("dog",)]
+    assert not {reason for reason in skipped if reason.startswith("without_label")}
+
+
+def test_rows_whose_class_is_hidden_are_left_out_with_a_note(tmp_path):
+    hub_table(tmp_path / "train-1.parquet", [0, 1], OF_CLASSES)
+    hub_table(tmp_path / "test-1.parquet", [-1, -1, 1], OF_CLASSES)
+    found, skipped = listed(tmp_path / "*.parquet", str(tmp_path / "spool"))
+    assert [ref.label for ref in found.values()] == ["dog", "cat", "dog"]
+    assert skipped["without_label: label"] == 2
+    # Without names of classes, -1 may be one of two classes.
+    path = text(tmp_path / "rows.csv", "image,label\nx,-1\ny,1\n")
+    assert [ref.label for ref in refs(path)] == ["-1", "1"]
+
+
+def test_a_file_that_numbers_the_classes_in_another_way_is_refused(tmp_path):
+    hub_table(tmp_path / "a.parquet", [0, 1], OF_CLASSES)
+    hub_table(tmp_path / "b.parquet", [0, 1], OF_CLASSES | {"names": ["dog", "cat"]})
+    with refused("input", "b.parquet", "'dog'", "'cat'"):
+        listed(tmp_path / "*.parquet", str(tmp_path / "spool"))
+
+
+def test_numbered_rows_of_files_with_equal_names_have_different_keys(tmp_path):
+    for folder in ("train", "test"):
+        (tmp_path / folder).mkdir()
+        hub_table(tmp_path / folder / "0.parquet", [0, 1], OF_CLASSES)
+    found, _ = listed(tmp_path / "*/*.parquet", str(tmp_path / "spool"))
+    assert [*found] == [f"{of}/0.parquet row {n}" for of in ("test", "train") for n in (1, 2)]
+    found, _ = listed(tmp_path / "test/0.parquet", str(tmp_path / "spool"), key_column="none")
+    assert [*found] == ["0.parquet row 1", "0.parquet row 2"]
+
+
+@pytest.mark.parametrize(
+    "said", [b"[" * 100_000, b"not JSON", b'{"info": {"features": {"label": {"names": 3}}}}']
+)
 def test_metadata_that_name_no_class_change_nothing(tmp_path, said):
     table = pa.table({"image": pa.array([b"x"], pa.binary()), "label": pa.array([4])})
     path = tmp_path / "a.parquet"

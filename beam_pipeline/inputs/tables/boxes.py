@@ -1,0 +1,186 @@
+"""Bounding boxes of image tables: their columns and units, and tables with one box a row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from beam_pipeline.inputs.layout import wrong_input
+from beam_pipeline.inputs.tables.cells import convert, shown, with_box_type, wrong_cell
+from beam_pipeline.inputs.tables.rows import Row
+from beam_pipeline.option_texts import invalid
+from beam_pipeline.options import PIXELS, RELATIVE, XYWH, ColumnSpec
+from beam_pipeline.planning.refs import ImageRef, names_of
+from imageshards.errors import Arg, Text, UserError
+from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, NONE, OBJECT_PREFIX, SEVERAL
+
+if TYPE_CHECKING:  # schemas are made with the functions of this module
+    from beam_pipeline.inputs.tables.schema import TableSchema
+
+# Relative boxes may reach beyond the picture by its own size. Larger values must be pixels, and a
+# table in pixels has larger values.
+_LEAST, _MOST = -1.0, 2.0
+# Names of columns with the sides of boxes, in the order of `BOX_FEATURES`. With xywh, the width and
+# the height take the places of xmax and ymax.
+_CORNERS = (("xmin", "xmax", "ymin", "ymax"),)
+_CORNER_AND_SIZE = (("x", "w", "y", "h"), ("x", "width", "y", "height"))
+# The lower and the upper side of a box, along each axis.
+_AXES = (BOX_FEATURES[:2], BOX_FEATURES[2:])
+
+
+def check_box_columns(path: str, columns: Sequence[ColumnSpec]) -> None:
+    """Raises `UserError` if box columns do not have the types of boxes, or a side is missing."""
+    for column in columns:
+        is_scaled_side = column.name in BOX_FEATURES and column.scale != "none"
+        if is_scaled_side or column != with_box_type(column):
+            expected = f"{column.name}:{with_box_type(column).kind}[], one value per box"
+            raise invalid("columns", f"another type for {column.name!r}", expected)
+    sides = [column.name for column in columns if column.name in BOX_FEATURES]
+    absent = [name for name in BOX_FEATURES if name not in sides]
+    if sides and absent:
+        problem = f"which gives {sides[0]!r} without {absent[0]!r}"
+        raise wrong_input(path, problem, f"all of {', '.join(BOX_FEATURES)}, or none")
+
+
+def box_sides(bbox_format: str, names: Sequence[str]) -> dict[str, str]:
+    """Returns the column of each of `BOX_FEATURES`; {} if a side has no column.
+
+    Columns may have the names of the features, or plain names like `xmin`, `x_min`, `XMin`.
+    """
+    prefix = BOX_FEATURES[0].removesuffix("xmin")
+    plain = {
+        name.strip().removeprefix(prefix).lower().replace("_", ""): name
+        for name in sorted(names, key=lambda name: name.startswith(prefix))
+    }
+    for sides in _CORNER_AND_SIZE if bbox_format == XYWH else _CORNERS:
+        if plain.keys() >= set(sides):
+            return dict(zip(BOX_FEATURES, map(plain.__getitem__, sides), strict=True))
+    return {}
+
+
+def about_sizes(columns: Sequence[ColumnSpec], cells_of: Collection[str]) -> Iterator[str]:
+    """Yields a warning if columns of numbers have the names of a corner and a size of boxes.
+
+    `cells_of` has the features of boxes, if the table has boxes.
+    """
+    numbers = [column.name for column in columns if column.kind != "string"]
+    if (sizes := box_sides(XYWH, numbers)) and not {*BOX_FEATURES} & {*numbers, *cells_of}:
+        names = ", ".join(map(repr, sizes.values()))
+        yield (
+            f"columns {names} of --input are plain numbers; if they are boxes in pixels, say "
+            "--bbox_format xywh"
+        )
+
+
+def check_unit(schema: TableSchema, rows: Iterable[Row]) -> None:
+    """Raises `UserError` if a table in pixels begins with boxes that are shares of the sides."""
+    first = ""
+    for where, row in rows if schema.bbox_format != RELATIVE else ():
+        names = {feature: schema.cells_of.get(feature, feature) for feature in BOX_FEATURES}
+        given = [
+            convert(where, ColumnSpec(feature, "float", None), row.get(name), name)
+            for feature, name in names.items()
+        ]
+        values = [value for of_side in given for value in of_side]
+        if not all(_LEAST <= value <= _MOST for value in values):
+            return
+        if any(values):
+            first = first or where
+    if first:
+        received = f"{schema.bbox_format}, but {first} and all rows near it have boxes within the "
+        received += "first pixels of the picture"
+        remedy: Text = "of shares of the sides write xmin, ymin, xmax, ymax from 0 to 1, and "
+        remedy += "leave " + Arg("bbox_format") + " out"
+        raise invalid("bbox_format", received, "sides in pixels", remedy)
+
+
+def checked_boxes(where: str, columns: dict[str, Any], schema: TableSchema) -> dict[str, Any]:
+    """Checks the boxes of a row; returns its columns, with corners in place of sizes.
+
+    Raises `UserError` if a box is reversed or has a wrong unit, or if the columns of boxes have
+    different numbers of values.
+    """
+    # Errors name the columns of the table, not the features.
+    names = {n: schema.cells_of.get(n, n) for n in columns if n.startswith(OBJECT_PREFIX)}
+    if not names.keys() >= {*BOX_FEATURES}:
+        return columns
+    lengths = {name: len(columns[feature]) for feature, name in names.items()}
+    if len({*lengths.values()}) > 1:
+        counts = ", ".join(f"{name} {count}" for name, count in lengths.items())
+        problem = f"{where} has columns of boxes with different numbers of values ({counts})"
+        remedy: Text = "fix the row"
+        if (label := schema.cells_of.get(BOX_CLASS_FEATURE)) is not None:
+            remedy += f", or, if {label!r} does not hold the classes of boxes, leave "
+            remedy += f"{BOX_CLASS_FEATURE} out of " + Arg("columns")
+        raise UserError(problem, expected="one value of each for each box", remedy=remedy)
+    if not all(map(str.strip, columns.get(BOX_CLASS_FEATURE, ()))):
+        raise wrong_cell(where, names[BOX_CLASS_FEATURE], "", "a class that is not empty")
+    for feature in BOX_FEATURES:
+        _check_side(where, names[feature], columns[feature], schema.bbox_format)
+    is_sized = schema.bbox_format == XYWH
+    for low, high in _AXES:
+        for begin, end in zip(columns[low], columns[high], strict=True):
+            if end < (0 if is_sized else begin):
+                expected = "0 or more" if is_sized else f"at least the {begin:g} of {names[low]!r}"
+                raise wrong_cell(where, names[high], end, expected)
+    if is_sized:
+        # The features of a record are corners, so a width becomes xmax and a height becomes ymax.
+        columns = columns | {
+            high: [a + b for a, b in zip(columns[low], columns[high], strict=True)]
+            for low, high in _AXES
+        }
+    return columns
+
+
+def _check_side(where: str, name: str, values: Sequence[float], bbox_format: str) -> None:
+    if bbox_format != RELATIVE:
+        if not all(map(math.isfinite, values)):
+            raise wrong_cell(where, name, [*values], "numbers of pixels")
+    elif bad := [v for v in values if not _LEAST <= v <= _MOST]:
+        pixels = Arg("bbox_format", PIXELS) + " or " + Arg("bbox_format", XYWH)
+        problem = f"{where} has {bad[0]:g} in column {name!r}"
+        expected = "0 to 1, relative to the picture"
+        raise UserError(problem, expected=expected, remedy="of pixels say " + pixels)
+
+
+def merge_boxes(refs: Sequence[ImageRef], schema: TableSchema) -> ImageRef:
+    """Returns one reference for the rows of an image; only boxes and labels may differ."""
+    first, *others = refs
+    shared = _shared_values(first, schema)
+    for ref in others:
+        for column, value in _shared_values(ref, schema).items():
+            if repr(value) != repr(shared[column]):  # NaN equals NaN
+                raise _rows_differ(first.key, schema, column, shared[column], value)
+    label = first.label
+    if isinstance(label, tuple):
+        label = tuple(sorted({name for ref in refs for name in names_of(ref.label)}))
+    columns = dict(first.columns or {})
+    for name in columns:
+        if name.startswith(OBJECT_PREFIX):
+            columns[name] = [value for ref in refs for value in (ref.columns or {})[name]]
+    of_boxes = tuple(name for ref in refs for name in ref.box_labels)
+    return first._replace(label=label, columns=columns, box_labels=of_boxes)
+
+
+def _shared_values(ref: ImageRef, schema: TableSchema) -> dict[str | None, Any]:
+    """Returns column → value for the values that all rows of an image must share."""
+    columns = ref.columns or {}
+    label = None if schema.several else ref.label
+    roles = {schema.label: label, schema.group: ref.group, schema.split: ref.split}
+    return roles | {n: columns[n] for n in columns if not n.startswith(OBJECT_PREFIX)}
+
+
+def _rows_differ(
+    key: str, schema: TableSchema, column: str | None, one: Any, other: Any
+) -> UserError:
+    received = f"{shown(one)} and {shown(other)} in column {column!r} of the image {key!r}"
+    if column == schema.label:
+        expected = "one label for each image"
+        remedy = "say " + Arg("label", SEVERAL) + ", which takes the classes of all its boxes, or "
+        remedy += Arg("label", NONE)
+    else:
+        expected = "one value in all rows of an image"
+        remedy = "fix the rows, leave the column out by " + Arg("columns")
+        remedy += f", or call it {OBJECT_PREFIX}{column} to keep a value for each box"
+    return invalid("input", received, expected, remedy)
