@@ -246,10 +246,16 @@ def given(tmp_path_factory):
 
 
 def _flags(folder: pathlib.Path, more: str) -> list[str]:
-    flags = f"--data {folder / 'set'} --output out --batch_size 4 --model {DENSE} --dry_run "
+    """The flags of a run: `more` and, where it does not have them, the usual ones."""
     names = {name: folder / f"{name}.weights.h5" for name in ("weights", "other")}
-    flags += "" if "--augment" in more.split() else "--augment none "
-    return (flags + more.format(**names)).split()
+    usual = f"--data {folder / 'set'} --output out --batch_size 4 --model {DENSE} --augment none "
+    given: dict[str, list[str]] = {}
+    for word in (usual + more.format(**names) + " --dry_run").split():
+        if word.startswith("--"):
+            values = given[word] = []
+        else:
+            values.append(word)
+    return [word for flag, values in given.items() for word in (flag, *values)]
 
 
 @pytest.mark.parametrize("name", CHANGES)
