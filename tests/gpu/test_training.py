@@ -19,8 +19,11 @@ LIGHT = "--augment light --augment_on device --precision float16 --ema 0.9 --syn
 ALL = LIGHT.replace("light", "strong")
 
 
-def _flags(data: object, output: object, *more: object) -> list[object]:
-    small = ["--model", "cnn", "--image_size", 12, "--batch_size", 8, "--seed", 3, "--epochs", 2]
+def _flags(
+    data: object, output: object, *more: object, image_size: int = 12, batch_size: int = 8
+) -> list[object]:
+    sizes = ["--image_size", image_size, "--batch_size", batch_size]
+    small = ["--model", "cnn", "--seed", 3, "--epochs", 2, *sizes]
     return ["--data", data, "--output", output, *small, *more]
 
 
@@ -105,7 +108,7 @@ def test_a_model_of_a_gpu_says_the_same_without_one(shapes, tmp_path):
 
 @pytest.mark.long
 def test_too_little_memory_is_a_sentence_about_the_batch(shapes, tmp_path):
-    flags = _flags(shapes, tmp_path / "run", "--image_size", 512, "--batch_size", 16)
+    flags = _flags(shapes, tmp_path / "run", image_size=512, batch_size=16)
     with gpus.little_memory() as environment:
         done = gpus.command(1, "trainer", *flags, environment=environment).result()
         assert done.returncode == 2 and "--batch_size received 16, for which" in done.stderr
