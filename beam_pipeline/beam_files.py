@@ -20,7 +20,7 @@ import msgspec
 from beam_pipeline.option_texts import beam_flag
 from imageshards import storage
 from imageshards.errors import StorageError, names_flags, naming_flags
-from imageshards.storage.base import Backend, Stat
+from imageshards.storage.base import Backend, Stat, file_version, replaced
 
 # Flags of Beam (`S3Options`, `GoogleCloudOptions`) that change how clients of stores behave.
 _STORE_FLAGS = (
@@ -144,7 +144,9 @@ class BeamBackend(Backend):
         # Beam would otherwise decompress a `.gz` by its name.
         self._plain = {"compression_type": CompressionTypes.UNCOMPRESSED}
 
-    def open_read(self, path: str) -> BinaryIO:
+    def open_read(self, path: str, version: str = "") -> BinaryIO:
+        if version and ((found := self.stat(path)) is None or found.version != version):
+            raise replaced(path)
         with _as_os_error(path):
             return cast(BinaryIO, self._files.open(path, **self._plain))
 
@@ -179,8 +181,8 @@ class BeamBackend(Backend):
 
 
 def _stat(found: Any) -> Stat:
-    mtime_ns = int((found.last_updated_in_seconds or 0) * 1e9)
-    return Stat(found.path, found.size_in_bytes, mtime_ns, "")
+    size_bytes, mtime_ns = found.size_in_bytes, int((found.last_updated_in_seconds or 0) * 1e9)
+    return Stat(found.path, size_bytes, mtime_ns, file_version(size_bytes, mtime_ns))
 
 
 @contextlib.contextmanager

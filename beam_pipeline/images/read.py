@@ -95,6 +95,7 @@ _REASONS = {
     errno.EISDIR: "not_a_file",
     errno.ENXIO: "not_a_file",
     errno.ELOOP: "not_found",
+    errno.ESTALE: "changed",
 }
 
 
@@ -167,8 +168,13 @@ def _fetch(ref: Any, max_bytes: int, urls: UrlOptions) -> bytes | ImageError:
     except (OSError, ValueError) as e:
         if not isinstance(e, OSError) and not is_local(ref.uri):
             raise
-        code = _REASONS.get(getattr(e, "errno", None) or 0, "read_error")
-        return ImageError(code, getattr(e, "strerror", None) or str(e))
+        return read_error(e)
+
+
+def read_error(e: Exception) -> ImageError:
+    """Returns the reason why an image cannot be read, for an error of its file."""
+    code = _REASONS.get(getattr(e, "errno", None) or 0, "read_error")
+    return ImageError(code, getattr(e, "strerror", None) or str(e))
 
 
 def _read_local(path: str, max_bytes: int) -> bytes:
@@ -192,10 +198,11 @@ def _read_member(ref: Any, max_bytes: int) -> bytes:
     _check_size(ref.size_bytes, max_bytes)
     in_zip = ref.form == ZIP_MEMBER
     num_bytes = ref.size_bytes + (ZIP_HEADER_BYTES if in_zip else 0)
-    # The same range of a replaced archive would be a different picture, perhaps a valid one.
-    if is_local(ref.path) and not ref.spooled and os.stat(ref.path).st_mtime_ns != ref.mtime_ns:
-        raise ImageError("changed", "its archive was replaced after it was listed")
-    data = storage.read_range(ref.path, ref.offset_bytes, ref.offset_bytes + num_bytes)
+    # The same range of a replaced archive would be a different picture, perhaps a valid one. A
+    # spooled file never changes.
+    version = "" if ref.spooled else ref.version
+    end = ref.offset_bytes + num_bytes
+    data = storage.read_range(ref.path, ref.offset_bytes, end, version)
     if in_zip:
         return read_zip_member(data, ref.size_bytes, max_bytes)
     if len(data) < num_bytes:

@@ -57,6 +57,7 @@ class ImageRef(NamedTuple):
         form: `PICTURE`, `ZIP_MEMBER` or `RECORD`.
         spooled: File with the bytes if `uri` cannot be read by ranges; else "".
         in_pixels: Whether sides of boxes in `columns` are in pixels, not between 0 and 1.
+        version: Version that `uri` must still have if the image is a range of it; "" for any.
     """
 
     key: str
@@ -73,6 +74,7 @@ class ImageRef(NamedTuple):
     form: str = PICTURE
     spooled: str = ""
     in_pixels: bool = False
+    version: str = ""
 
     @property
     def is_record(self) -> bool:

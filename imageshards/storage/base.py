@@ -32,7 +32,8 @@ class Stat(NamedTuple):
         path: Path or URI, without a slash at the end.
         size_bytes: Length; 0 for a folder.
         mtime_ns: Time of the last write, in ns since 1970; 0 if the store does not report it.
-        version: Generation (gs://) or etag (s3://), new with every write; empty for local files.
+        version: Generation (gs://), etag (s3://), or size and time of a file, new with every write;
+            empty if unknown.
         is_folder: Whether the entry is a folder, which has no size, time or version.
     """
 
@@ -107,10 +108,21 @@ def reset_counts() -> None:
 os.register_at_fork(after_in_child=reset_counts)
 
 
+def file_version(size_bytes: int, mtime_ns: int) -> str:
+    """Returns the version of a file that has no other version than its size and time."""
+    return f"{size_bytes}-{mtime_ns}" if mtime_ns else ""
+
+
+def replaced(path: str) -> OSError:
+    """Returns the error for a file that has another version than the caller expects."""
+    return OSError(errno.ESTALE, "it was replaced meanwhile", path)
+
+
 class Backend(abc.ABC):
     """One kind of storage. Many threads may call its methods at the same time.
 
-    A backend that can only read inherits the methods that write, which raise `OSError`.
+    A backend that can only read inherits the methods that write, which raise `OSError`. Methods
+    with a `version` raise `replaced` if the file has another version; "" means any version.
 
     Raises (all methods):
         FileNotFoundError, PermissionError, OSError: An error of one object, after retries.
@@ -118,17 +130,17 @@ class Backend(abc.ABC):
     """
 
     @abc.abstractmethod
-    def open_read(self, path: str) -> BinaryIO:
-        """Opens a buffered stream that can seek."""
+    def open_read(self, path: str, version: str = "") -> BinaryIO:
+        """Opens a buffered stream that can seek, in which all bytes are of one version."""
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
         """Returns a whole object, or at most its first `max_bytes`."""
         with self.open_read(path) as file:
             return file.read() if max_bytes is None else file.read(max_bytes)
 
-    def read_range(self, path: str, start: int, end: int) -> bytes:
+    def read_range(self, path: str, start: int, end: int, version: str = "") -> bytes:
         """Returns the bytes from `start` to before `end`; fewer at the end of the object."""
-        with self.open_read(path) as file:
+        with self.open_read(path, version) as file:
             file.seek(start)
             return file.read(end - start)
 

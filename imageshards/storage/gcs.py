@@ -156,9 +156,12 @@ class GcsBackend(ObjectStore):
                 self._credentials.before_request(self._refresh, "GET", url, headers)
         return self._direct.get(target, headers, max_bytes)
 
-    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+    def get(
+        self, path: str, start: int | None = None, end: int | None = None, version: str = ""
+    ) -> bytes:
         data: bytes = self._blob(path).download_as_bytes(
             start=start, end=None if end is None else end - 1,
+            if_generation_match=int(version) if version else None,
             checksum=None,  # Records and shards have their own checksums.
             **self._options,
         )  # fmt: skip

@@ -15,7 +15,14 @@ import uuid
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from imageshards.storage.base import RANGE_BYTES, Backend, Stat, write_whole
+from imageshards.storage.base import (
+    RANGE_BYTES,
+    Backend,
+    Stat,
+    file_version,
+    replaced,
+    write_whole,
+)
 
 _TEMPORARY = "imageshards-tmp-"
 # The suffix of an unfinished file, behind its final name.
@@ -29,9 +36,9 @@ class LocalBackend(Backend):
         with open(path, "rb", opener=_open_file) as file:
             return file.read(-1 if max_bytes is None else max_bytes)
 
-    def read_range(self, path: str, start: int, end: int) -> bytes:
+    def read_range(self, path: str, start: int, end: int, version: str = "") -> bytes:
         # `open_read` has a buffer of 1 MiB, too much for a range of a few bytes.
-        with open(path, "rb", opener=_open_file) as file:
+        with _opened(path, version) as file:
             file.seek(start)
             return file.read(end - start)
 
@@ -56,8 +63,8 @@ class LocalBackend(Backend):
             self.delete([between])
         return True
 
-    def open_read(self, path: str) -> BinaryIO:
-        return open(path, "rb", buffering=1 << 20, opener=_open_file)
+    def open_read(self, path: str, version: str = "") -> BinaryIO:
+        return _opened(path, version, 1 << 20)
 
     def stat(self, path: str) -> Stat | None:
         try:
@@ -128,6 +135,14 @@ class LocalBackend(Backend):
         return _stat(path, os.stat(path))
 
 
+def _opened(path: str, version: str, buffering: int = -1) -> BinaryIO:
+    file = open(path, "rb", buffering, opener=_open_file)
+    if version and _stat(path, os.fstat(file.fileno())).version != version:
+        file.close()
+        raise replaced(path)
+    return file
+
+
 def _open_file(path: str, flags: int) -> int:
     """Opens a regular file; refuses devices and FIFOs, while Python itself refuses folders."""
     # A FIFO would block until somebody writes to it, and a device may never end.
@@ -140,7 +155,8 @@ def _open_file(path: str, flags: int) -> int:
 
 
 def _stat(path: str, status: os.stat_result) -> Stat:
-    return Stat(path, status.st_size, status.st_mtime_ns)
+    size_bytes, mtime_ns = status.st_size, status.st_mtime_ns
+    return Stat(path, size_bytes, mtime_ns, file_version(size_bytes, mtime_ns))
 
 
 def _entry(entry: os.DirEntry[str]) -> Stat | None:

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from imageshards.errors import StorageError
-from imageshards.storage.base import RANGE_BYTES, Backend, Stat, check_may_write, count
+from imageshards.storage.base import RANGE_BYTES, Backend, Stat, check_may_write, count, replaced
 
 # Enough connections for all threads of a client that read ahead and copy.
 CONNECTIONS = 128
@@ -52,7 +52,7 @@ class StoreFailure(NamedTuple):
     """An error of a store's library, classified.
 
     Attributes:
-        kind: `missing`, `refused`, `credentials`, `changed` (the condition of a write does not
+        kind: `missing`, `refused`, `credentials`, `changed` (the condition of a request does not
             hold), `range` (beyond the object's end), `unreachable` or `other`.
         said: The message of the library, in any number of lines.
     """
@@ -117,8 +117,10 @@ class ObjectStore(Backend):
         """Reads an object by `DirectReader.get`; None where only the library can read it."""
 
     @abc.abstractmethod
-    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
-        """Returns an object, or its bytes from `start` to before `end`."""
+    def get(
+        self, path: str, start: int | None = None, end: int | None = None, version: str = ""
+    ) -> bytes:
+        """Returns an object, or its bytes from `start` to before `end`, of a version if given."""
 
     @abc.abstractmethod
     def delete_objects(self, bucket: str, names: Sequence[str]) -> None:
@@ -172,6 +174,8 @@ class ObjectStore(Backend):
                 return self._bucket_error(f"{self.scheme}://{bucket}", "", found)
         if error.kind == "missing":
             return FileNotFoundError(errno.ENOENT, "no such object", path)
+        if error.kind == "changed":
+            return replaced(path)
         if error.kind == "refused":
             text = "access to the object is refused (403)"
             if self.account() is None:
@@ -240,16 +244,18 @@ class ObjectStore(Backend):
                 elif not found.path.endswith("/"):
                     yield found
 
-    def open_read(self, path: str) -> BinaryIO:
+    def open_read(self, path: str, version: str = "") -> BinaryIO:
         found = self.stat(path)
         if found is None:
             raise FileNotFoundError(errno.ENOENT, "no such object", path)
+        if version and version != found.version:
+            raise replaced(path)
         return cast(BinaryIO, io.BufferedReader(_ObjectReader(self, found), RANGE_BYTES))
 
-    def read_range(self, path: str, start: int, end: int) -> bytes:
+    def read_range(self, path: str, start: int, end: int, version: str = "") -> bytes:
         with self.translate_errors(path):
             try:
-                data = self.get(path, start, end)
+                data = self.get(path, start, end, version)
             except self.errors as e:
                 if self.classify_error(e).kind == "range":  # A file has no bytes there, either.
                     return b""
@@ -316,7 +322,7 @@ class _ObjectReader(io.RawIOBase):
 
     def __init__(self, store: ObjectStore, found: Stat):
         self._store = store
-        self._path = found.path
+        self._path, self._version = found.path, found.version
         self._size_bytes = found.size_bytes
         self._position = 0
 
@@ -343,7 +349,7 @@ class _ObjectReader(io.RawIOBase):
         end = min(self._position + size, self._size_bytes)
         if end <= self._position:
             return b""
-        data = self._store.read_range(self._path, self._position, end)
+        data = self._store.read_range(self._path, self._position, end, self._version)
         self._position += len(data)
         return data
 

@@ -162,9 +162,12 @@ class S3Backend(ObjectStore):
             S3SigV4Auth(frozen, service, region).add_auth(request)
         return direct.reader.get(target, dict(request.headers.items()), max_bytes)
 
-    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+    def get(
+        self, path: str, start: int | None = None, end: int | None = None, version: str = ""
+    ) -> bytes:
         bucket, key = split_uri(path)
         span = {} if start is None or end is None else {"Range": f"bytes={start}-{end - 1}"}
+        span |= {"IfMatch": version} if version else {}
         for attempt in range(1, _TRIES + 1):
             body = self._client.get_object(Bucket=bucket, Key=key, **span)["Body"]
             try:

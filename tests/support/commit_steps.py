@@ -46,7 +46,7 @@ class MemoryStore(Backend):
         self.objects: dict[str, tuple[bytes, int]] = {}
         self._versions = itertools.count()
 
-    def open_read(self, path: str) -> BinaryIO:
+    def open_read(self, path: str, version: str = "") -> BinaryIO:
         if path not in self.objects:
             raise FileNotFoundError(errno.ENOENT, "no such object", path)
         return io.BytesIO(self.objects[path][0])

@@ -19,7 +19,14 @@ from typing import Any, NamedTuple
 
 from beam_pipeline.images.read import DEFLATED, PICTURE, STORED, ZIP_MEMBER
 from beam_pipeline.inputs.folders import PathFilter, Skipped, folder_entries, matching_files
-from beam_pipeline.inputs.layout import expand_braces, glob_root, is_glob, layout_of, wrong_input
+from beam_pipeline.inputs.layout import (
+    expand_braces,
+    glob_root,
+    is_glob,
+    layout_of,
+    unreadable,
+    wrong_input,
+)
 from beam_pipeline.inputs.spool import DECOMPRESSION_ERRORS, decompressed
 from beam_pipeline.options import ARCHIVE_SUFFIXES, ARCHIVES, DATASET, TABLE, InputOptions
 from imageshards import storage
@@ -174,39 +181,40 @@ def _inside(name: str) -> str | None:
 
 
 @contextlib.contextmanager
-def open_archive(path: str, spooled: str = "") -> Iterator[Archive]:
+def open_archive(path: str, spooled: str = "", version: str = "") -> Iterator[Archive]:
     """Opens an archive, or its decompressed copy; raises `UserError` also if a later read fails.
 
-    Without a copy, a compressed tar can only be read once, from its beginning.
+    Without a copy, a compressed tar can only be read once, from its beginning. `version` is the one
+    that the archive must have, "" for any.
     """
-    place = spooled or path
+    place, version = (spooled, "") if spooled else (path, version)
     try:
         with contextlib.ExitStack() as stack:
             if not spooled and (opener := decompressed(path)):
-                file: Any = stack.enter_context(opener(storage.open_read(path)))
+                file: Any = stack.enter_context(opener(storage.open_read(path, version)))
             elif storage.is_local(place):
-                opened: Any = storage.open_read(place)
+                opened: Any = storage.open_read(place, version)
                 raw = opened.detach()  # the buffer of an opened file is too large
                 file = stack.enter_context(io.BufferedReader(raw, _LOCAL_BUFFER_BYTES))
             else:
-                file = _StoreFile(place)
+                file = _StoreFile(place, version)
             yield Archive(file, place.lower().endswith(".zip"))
     except (*DECOMPRESSION_ERRORS, tarfile.TarError, zipfile.BadZipFile, ValueError) as e:
         reason = getattr(e, "strerror", None) or str(e) or type(e).__name__
         if isinstance(e, OSError) and e.errno:
-            problem = f"which cannot be read ({reason})"
-            raise wrong_input(path, problem, remedy="fix the path or its permissions") from e
+            raise unreadable(path, e) from e
         problem = f"which is damaged, cut off or no archive of its name ({reason})"
         expected, remedy = "a whole .tar, .zip or .tar.gz", "fetch or pack it again"
         raise wrong_input(path, problem, expected, remedy) from e
 
 
 class _StoreFile:
-    def __init__(self, path: str):
+    def __init__(self, path: str, version: str):
         found = storage.stat(path)
         if found is None:
             raise FileNotFoundError(2, os.strerror(2), path)
         self._path, self._size = path, found.size_bytes
+        self._version = version or found.version
         self._position = self._start = 0
         self._data = b""
         self._range_bytes = _FIRST_RANGE_BYTES
@@ -231,7 +239,9 @@ class _StoreFile:
             grown = min(4 * self._range_bytes, RANGE_BYTES)
             self._range_bytes = grown if is_near else _FIRST_RANGE_BYTES
             until = min(max(end, begin + self._range_bytes), self._size)
-            self._data = storage.read_range(self._path, begin, until) if until > begin else b""
+            self._data = b""
+            if until > begin:
+                self._data = storage.read_range(self._path, begin, until, self._version)
             self._start = begin
         self._position = max(begin, end)
         return self._data[begin - self._start : end - self._start]
