@@ -194,9 +194,11 @@ def _run_pipeline(
     staging = state.staging
     runner = choose(beam_args, options, cli.make_parser().flags)
     runner.check()
-    job = staging_folder.prepare_staging(state, _digest(options))
+    # A dry run must not take the output from a job that still runs.
+    job = staging_folder.prepare_staging(state, _digest(options)) if runner.starts_job else ""
     if not pipeline.build(options, runner, state, job):
-        staging_folder.remove_empty(options.output, staging, fresh=False)
+        if state.notes is None:
+            staging_folder.remove_empty(options.output, staging, fresh=False)
         text = "nothing was submitted: the flags and the graph are in order"
         return BuildSummary(options.output, text, None)
     manifest, committed = storage.run_concurrently(

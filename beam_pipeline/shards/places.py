@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 
 import msgspec
 
 from beam_pipeline.planning.refs import ShardUnit
 from imageshards import storage
-from imageshards.errors import LeaseLostError
+from imageshards.errors import LeaseLostError, OutputError
 from imageshards.index import index_file
-from imageshards.manifest import QUARANTINE_NAME
+from imageshards.manifest import MANIFEST_NAME, QUARANTINE_NAME
 from imageshards.typed import decode
 
 # A job writes this file to the staging folder when it begins, and owns the output while the file
@@ -47,12 +48,21 @@ class ShardPlaces:
     suffix: str = ".tfrecord"
 
     def check_job(self) -> None:
-        """Raises `LeaseLostError` if another build of this output has begun since, or has ended."""
+        """Raises `LeaseLostError` if another build of this output has begun since, or has ended.
+
+        Raises `OutputError` if this process does not see the folder that the client has prepared.
+        """
         if not self.job:
             return
+        path = storage.join(self.staging, JOB_NAME)
         try:
-            found = decode(storage.read(storage.join(self.staging, JOB_NAME)), JobNotes).id
-        except (FileNotFoundError, ValueError):
+            found = decode(storage.read(path), JobNotes).id
+        except ValueError:
+            found = ""
+        except FileNotFoundError:
+            # A build that has ended leaves a dataset in place of this file.
+            if not storage.exists(storage.join(self.output, MANIFEST_NAME)):
+                raise self._unseen(path) from None
             found = ""
         if found != self.job:
             raise LeaseLostError(
@@ -61,6 +71,19 @@ class ShardPlaces:
                 "stops and publishes nothing",
                 remedy="cancel this job if its runner still shows it",
             )
+
+    def _unseen(self, path: str) -> OutputError:
+        expected, remedy = "", "it was deleted: run the same command again"
+        if storage.is_local(path):
+            expected = "a folder that the client and all workers see at the same path"
+            remedy = "mount one on every host, or use gs:// or s3://"
+        return OutputError(
+            argument="output",
+            received=f"{self.output!r}, where {socket.gethostname()} does not find {path}, which "
+            "the client wrote",
+            expected=expected,
+            remedy=remedy,
+        )
 
     def shard_name(self, unit: ShardUnit) -> str:
         """Returns the name of a shard: its split and the filled-in template."""

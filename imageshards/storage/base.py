@@ -122,7 +122,8 @@ class Backend(abc.ABC):
     """One kind of storage. Many threads may call its methods at the same time.
 
     A backend that can only read inherits the methods that write, which raise `OSError`. Methods
-    with a `version` raise `replaced` if the file has another version; "" means any version.
+    with a `version` raise `replaced` if the file has another version; "" means any version. Writing
+    with the version None raises if the file exists. Local files are written without this check.
 
     Raises (all methods):
         FileNotFoundError, PermissionError, OSError: An error of one object, after retries.
@@ -169,7 +170,7 @@ class Backend(abc.ABC):
             entries[name] = Stat(above + name, is_folder=True) if slash else found
         return sorted(entries.values())
 
-    def write(self, path: str, data: bytes) -> Stat:
+    def write(self, path: str, data: bytes, version: str | None = "") -> Stat:
         """Writes an object that appears whole or not at all."""
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
@@ -177,7 +178,7 @@ class Backend(abc.ABC):
         """Writes an object unless the path exists already; returns whether it wrote."""
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    def upload(self, local_path: str, path: str) -> Stat:
+    def upload(self, local_path: str, path: str, version: str | None = "") -> Stat:
         """Writes an object from a local file; the object appears whole or not at all."""
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 

@@ -305,12 +305,17 @@ class AtomicFile:
         with contextlib.suppress(OSError):
             self._stack.close()
 
-    def commit(self) -> str:
-        """Moves or uploads the closed file to `path`; returns its version in a store."""
+    def commit(self, version: str | None = "") -> str:
+        """Moves or uploads the closed file to `path`; returns its new version.
+
+        A store raises `OSError` with the code `ESTALE` if the object there has not this `version`.
+        None means that there must be no object.
+        """
         if is_local(self.path):
             os.replace(self.local_path, self.path)
-            return ""
-        return upload(self.local_path, self.path).version
+            found = stat(self.path)
+            return found.version if found else ""
+        return backend(self.path).upload(self.local_path, self.path, version).version
 
 
 def upload(local_path: str, path: str) -> Stat:

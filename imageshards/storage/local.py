@@ -42,7 +42,7 @@ class LocalBackend(Backend):
             file.seek(start)
             return file.read(end - start)
 
-    def write(self, path: str, data: bytes) -> Stat:
+    def write(self, path: str, data: bytes, version: str | None = "") -> Stat:
         with write_whole(path) as file:
             file.write(data)
         return _stat(path, os.stat(path))
@@ -130,7 +130,7 @@ class LocalBackend(Backend):
         os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
         os.replace(source, target)
 
-    def upload(self, local_path: str, path: str) -> Stat:
+    def upload(self, local_path: str, path: str, version: str | None = "") -> Stat:
         self.copy(local_path, path)
         return _stat(path, os.stat(path))
 

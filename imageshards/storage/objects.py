@@ -127,11 +127,10 @@ class ObjectStore(Backend):
         """Deletes objects; ignores missing ones."""
 
     @abc.abstractmethod
-    def put_if(self, path: str, data: bytes, version: str | None, *, hasty: bool = False) -> str:
-        """Writes an object if its version is `version` (None: if missing); returns the new one.
-
-        With `hasty`, the time-outs are short and the retries few.
-        """
+    def put(
+        self, path: str, body: bytes | BinaryIO, size: int, version: str | None, *, hasty: bool
+    ) -> Stat:
+        """Writes an object of `size` bytes; with `hasty`, time-outs are short and retries few."""
 
     @abc.abstractmethod
     def head(self, path: str) -> tuple[Stat, float]:
@@ -273,11 +272,19 @@ class ObjectStore(Backend):
                 with self.translate_errors(f"{self.scheme}://{bucket}/{some[0]}"):
                     self.delete_objects(bucket, some)
 
+    def write(self, path: str, data: bytes, version: str | None = "") -> Stat:
+        with self.translate_errors(path):
+            return self.put(path, data, len(data), version, hasty=False)
+
+    def upload(self, local_path: str, path: str, version: str | None = "") -> Stat:
+        with open(local_path, "rb") as file, self.translate_errors(path):
+            return self.put(path, file, os.path.getsize(local_path), version, hasty=False)
+
     def write_if(self, path: str, data: bytes, version: str | None) -> str | None:
         # The condition alone protects this write, which also renews leases.
         self._call.path = ""
         try:
-            return self.put_if(path, data, version, hasty=True)
+            return self.put(path, data, len(data), version, hasty=True).version
         except self.errors as e:
             error = self.classify_error(e)
             if error.kind == "changed" or (error.kind == "missing" and version is not None):
@@ -285,13 +292,12 @@ class ObjectStore(Backend):
             raise self._translated(path, error) from e
 
     def write_new(self, path: str, data: bytes) -> bool:
-        with self.translate_errors(path):
-            try:
-                self.put_if(path, data, None)
-            except self.errors as e:
-                if self.classify_error(e).kind != "changed":
-                    raise
-                return False
+        try:
+            self.write(path, data, None)
+        except OSError as e:
+            if e.errno != errno.ESTALE:
+                raise
+            return False
         return True
 
     def stat(self, path: str) -> Stat | None:

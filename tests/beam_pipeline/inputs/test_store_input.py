@@ -99,7 +99,8 @@ def test_members_of_an_archive_that_was_replaced_are_rejected(server, tmp_path, 
 
     put(0)
     refs = [*listed(uri)[0].values()]
-    assert {len(data) for _, data in read_images(refs, 1000)} == {500}
+    read = [data for _, data in read_images(refs, 1000)]
+    assert len({data for data in read if isinstance(data, bytes)}) == 6
     put(10)  # with other pictures in the same ranges
     read = [data for _, data in read_images(refs, 1000)]
     assert [data.code for data in read if isinstance(data, ImageError)] == ["changed"] * 6

@@ -181,9 +181,10 @@ def test_members_of_an_archive_that_was_replaced_are_rejected(tmp_path, where):
 
 
 def test_a_compressed_archive_that_was_replaced_is_not_unpacked(tmp_path):
-    path = tmp_path / "a.tar.gz"
+    path = tmp_path / "packed" / "a.tar.gz"
+    path.parent.mkdir()
     path.write_bytes(gzip.compress(tar(tmp_path / "a.tar", "cat/1.jpg").read_bytes()))
-    found = storage.stat(str(path))
+    (found,) = storage.list_folder(str(path.parent))
     path.write_bytes(gzip.compress(tar(tmp_path / "a.tar", "cat/1.jpg", "cat/2.jpg").read_bytes()))
     with refused("input", "a.tar.gz', which was replaced while it was read"):
         spool_tar(found, str(tmp_path / "spool"))
