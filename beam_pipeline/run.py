@@ -21,7 +21,7 @@ from beam_pipeline import cli
 from beam_pipeline.beam_files import StoreConfig, given_flags
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.staging import OutputState
-from beam_pipeline.images.process_pool import LocalPool
+from beam_pipeline.images.process_pool import LocalPool, ending_pools
 from beam_pipeline.inputs.datasets import open_inputs
 from beam_pipeline.inputs.layout import check_output_apart
 from beam_pipeline.option_texts import beam_flag, invalid
@@ -87,12 +87,12 @@ def _run(options: BuildOptions, beam_args: Sequence[str], stopped: threading.Eve
     if options.plan_only:
         # A plan takes seconds, so this machine makes the plan even for a job on a cluster.
         note_activity("starting")
-        with _beam_for_a_build(), ProgressLine(activity_line):
+        with _beam_for_a_build(), ending_pools(), ProgressLine(activity_line):
             from beam_pipeline.pipeline import plan_only
-            from beam_pipeline.runners.runner import check_flags, choose
+            from beam_pipeline.runners.runner import choose
 
-            check_flags(beam_args, cli.make_parser().flags)
-            return BuildSummary(options.output, plan_only(options, choose([], options)), None)
+            runner = choose(beam_args, options, cli.make_parser().flags, here=True)
+            return BuildSummary(options.output, plan_only(options, runner), None)
     storage.check_bucket(options.output, "output")
     fresh = not os.path.exists(options.output)
     staging = storage.join(options.output, STAGING_NAME)
@@ -230,7 +230,7 @@ def _digest(options: BuildOptions) -> str:
 
 def _pool_size(options: BuildOptions, beam_args: Sequence[str]) -> int:
     """Returns how many processes of this machine write shards; 0 if a runner's workers do."""
-    given = given_flags(beam_args, "runner", "direct_num_workers")
+    given = given_flags(beam_args)
     count = given.get("direct_num_workers") or "0"
     if not count.isdecimal():
         expected = "a number of processes, 0 for one per core"

@@ -217,6 +217,17 @@ def own_pool() -> LocalPool:
         return _pools[-1]
 
 
+@contextlib.contextmanager
+def ending_pools() -> Iterator[None]:
+    """Ends the pools that are made inside a block, as their process may go on for long."""
+    before = len(_pools)
+    try:
+        yield
+    finally:
+        for pool in _pools[before:]:
+            pool.kill()
+
+
 def _forget_pools() -> None:
     # In a fork the processes belong to the parent process.
     for worker in (worker for pool in _pools for worker in pool._workers):

@@ -77,7 +77,13 @@ class Runner:
         `RuntimeError` if a worker failed: `imageshards.errors.user_error_in` finds its sentence. On
         Ctrl-C, `KeyboardInterrupt` comes when the job has been cancelled.
         """
-        pipeline.run().wait_until_finish()
+        # Each side input is read once, and measuring its size for the cache takes longer than that.
+        before = worker_handlers.STATE_CACHE_SIZE_MB
+        worker_handlers.STATE_CACHE_SIZE_MB = 0
+        try:
+            pipeline.run().wait_until_finish()
+        finally:
+            worker_handlers.STATE_CACHE_SIZE_MB = before
         return True
 
 
@@ -183,8 +189,10 @@ _FLINK_JAVA_FLAGS = (
 ).split()
 
 
-def choose(beam_args: Sequence[str], build: BuildOptions, own_flags: Iterable[str] = ()) -> Runner:
-    """Returns the runner that Beam's flags ask for; without flags, the runner in this process.
+def choose(
+    beam_args: Sequence[str], build: BuildOptions, own_flags: Iterable[str] = (), here: bool = False
+) -> Runner:
+    """Returns the runner that Beam's flags ask for, or, with `here`, the runner in this process.
 
     Raises `UserError` if a flag is unknown, or asks for a mode in which records may get lost.
     """
@@ -192,7 +200,7 @@ def choose(beam_args: Sequence[str], build: BuildOptions, own_flags: Iterable[st
     options = beam_options.PipelineOptions(list(beam_args), save_main_session=False)
     given = options.view_as(beam_options.StandardOptions).runner
     name = runner_name(given)
-    if name in LOCAL_RUNNERS:
+    if here or name in LOCAL_RUNNERS:
         direct = options.view_as(beam_options.DirectOptions)
         if direct.direct_running_mode != "in_memory":
             raise invalid(
@@ -200,15 +208,13 @@ def choose(beam_args: Sequence[str], build: BuildOptions, own_flags: Iterable[st
                 repr(direct.direct_running_mode),
                 "in_memory, the default, as processes of our own write the shards",
             )
-        if options.view_as(beam_options.TestOptions).dry_run:
+        if options.view_as(beam_options.TestOptions).dry_run and not here:
             raise invalid(
                 beam_flag("dry_run"),
                 "True, which is for a job on a cluster",
                 remedy=Arg("plan_only", True) + " shows what a build would write",
             )
         direct.direct_num_workers = 1  # the pool's processes do the work
-        # Each side input is read once, and measuring its size for the cache takes longer than that.
-        worker_handlers.STATE_CACHE_SIZE_MB = 0
         # Clients of clusters and our tests check the types of the same graph; it takes 0.1 s.
         options.view_as(beam_options.TypeOptions).pipeline_type_check = False
         # Beam's DirectRunner would try to download Prism.

@@ -7,7 +7,7 @@ import apache_beam as beam
 import grpc
 import pytest
 from apache_beam.options.pipeline_options import DirectOptions, TypeOptions
-from apache_beam.runners.portability.fn_api_runner import fn_runner, worker_handlers
+from apache_beam.runners.portability.fn_api_runner import fn_runner
 
 from beam_pipeline import cli
 from beam_pipeline.options import BuildOptions, InputOptions
@@ -44,16 +44,14 @@ def test_a_flag_nobody_can_use_is_refused(argv, sentence, capsys):
 
 
 @pytest.mark.parametrize("name", ["DirectRunner", "directrunner", "direct", "FnApiRunner"])
-def test_the_local_runner_is_named_so_that_none_is_downloaded(name, monkeypatch):
-    monkeypatch.setattr(worker_handlers, "STATE_CACHE_SIZE_MB", 100)
+def test_the_local_runner_is_named_so_that_none_is_downloaded(name):
     chosen = choose(["--runner", name], BUILD)
     assert chosen.local
     assert type(chosen.new_pipeline().runner) is fn_runner.FnApiRunner
     direct = chosen.options.view_as(DirectOptions)
     assert (direct.direct_running_mode, direct.direct_num_workers) == ("in_memory", 1)
-    # Neither types nor side inputs are looked at, which takes time.
+    # Types are not looked at, which takes time.
     assert not chosen.options.view_as(TypeOptions).pipeline_type_check
-    assert worker_handlers.STATE_CACHE_SIZE_MB == 0
 
 
 @pytest.mark.parametrize("name", ["flink", "apache_beam.runners.DataflowRunner", "PortableRunner"])
