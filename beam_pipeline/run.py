@@ -21,7 +21,7 @@ from beam_pipeline import cli
 from beam_pipeline.beam_files import StoreConfig, given_flags
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.staging import OutputState
-from beam_pipeline.images.process_pool import LocalPool, ending_pools
+from beam_pipeline.images.process_pool import LocalPool
 from beam_pipeline.inputs.datasets import open_inputs
 from beam_pipeline.inputs.layout import check_output_apart
 from beam_pipeline.option_texts import beam_flag, invalid
@@ -87,7 +87,8 @@ def _run(options: BuildOptions, beam_args: Sequence[str], stopped: threading.Eve
     if options.plan_only:
         # A plan takes seconds, so this machine makes the plan even for a job on a cluster.
         note_activity("starting")
-        with _beam_for_a_build(), ending_pools(), ProgressLine(activity_line):
+        pool = LocalPool(_pool_size(options, beam_args) or available_cores())
+        with pool, _beam_for_a_build(), ProgressLine(activity_line):
             from beam_pipeline.pipeline import plan_only
             from beam_pipeline.runners.runner import choose
 
@@ -178,7 +179,7 @@ def _build(
             note_activity("starting")
             # The processes of the pool start while this process imports Beam.
             pool = LocalPool(workers, lambda sentence: progress[0].say(sentence), lock)
-            stack.enter_context(pool)
+            stack.enter_context(pool).start()
             progress.append(stack.enter_context(ProgressLine(pool_line(pool))))
         stack.enter_context(_beam_for_a_build())
         lock.renew()

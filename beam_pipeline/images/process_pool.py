@@ -96,12 +96,15 @@ class LocalPool:
         self._threads = concurrent.futures.ThreadPoolExecutor(workers, "shard")
 
     def __enter__(self) -> LocalPool:
-        """Starts all processes and makes the pool belong to a build."""
+        """Makes the pool belong to a build, whose end ends the processes."""
         self.is_of_job = True
         _pools.append(self)
+        return self
+
+    def start(self) -> None:
+        """Starts all processes before they are needed."""
         for worker in [self._ready(self._idle.get()) for _ in range(self._idle.qsize())]:
             self._idle.put(worker)
-        return self
 
     def __exit__(self, *error: object) -> None:
         _pools.remove(self)
@@ -215,17 +218,6 @@ def own_pool() -> LocalPool:
             _pools.append(LocalPool(available_cores()))
             atexit.register(_pools[-1].kill)
         return _pools[-1]
-
-
-@contextlib.contextmanager
-def ending_pools() -> Iterator[None]:
-    """Ends the pools that are made inside a block, as their process may go on for long."""
-    before = len(_pools)
-    try:
-        yield
-    finally:
-        for pool in _pools[before:]:
-            pool.kill()
 
 
 def _forget_pools() -> None:

@@ -13,7 +13,6 @@ import errno
 import functools
 import os
 import re
-import stat
 import struct
 import zlib
 from collections.abc import Generator, Sequence
@@ -93,6 +92,7 @@ _REASONS = {
     errno.EACCES: "permission_denied",
     errno.EPERM: "permission_denied",
     errno.EISDIR: "not_a_file",
+    errno.EINVAL: "not_a_file",  # a device or a pipe, which `storage` refuses to open
     errno.ENXIO: "not_a_file",
     errno.ELOOP: "not_found",
     errno.ESTALE: "changed",
@@ -153,8 +153,6 @@ def _fetch(ref: Any, max_bytes: int, urls: UrlOptions) -> bytes | ImageError:
     try:
         if ref.offset_bytes != WHOLE_FILE:
             return _read_member(ref, max_bytes)
-        if is_local(ref.uri):
-            return _read_local(ref.uri, max_bytes)
         if _WEB.match(ref.uri):
             from beam_pipeline.images.urls import fetch_url  # few inputs need urllib3
 
@@ -175,22 +173,6 @@ def read_error(e: Exception) -> ImageError:
     """Returns the reason why an image cannot be read, for an error of its file."""
     code = _REASONS.get(getattr(e, "errno", None) or 0, "read_error")
     return ImageError(code, getattr(e, "strerror", None) or str(e))
-
-
-def _read_local(path: str, max_bytes: int) -> bytes:
-    # Opening a device may change its state, and a pipe named x.jpg must not hang the job. The file
-    # may be replaced after the first check, so the open file is checked again.
-    _check_regular(os.stat(path))
-    with open(path, "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK)) as file:
-        status = os.fstat(file.fileno())
-        _check_regular(status)
-        _check_size(status.st_size, max_bytes)
-        return file.read(status.st_size)
-
-
-def _check_regular(status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise ImageError("not_a_file", "a directory or special file, not a regular file")
 
 
 def _read_member(ref: Any, max_bytes: int) -> bytes:

@@ -62,7 +62,13 @@ class ShardPlaces:
         except FileNotFoundError:
             # A build that has ended leaves a dataset in place of this file.
             if not storage.exists(storage.join(self.output, MANIFEST_NAME)):
-                raise self._unseen(path) from None
+                raise OutputError(
+                    argument="output",
+                    received=f"{self.output!r}, where {socket.gethostname()} finds no {path}",
+                    expected="this file of the client, in a folder that all workers see and nobody "
+                    "deletes",
+                    remedy="mount one at the same path everywhere, or use gs:// or s3://",
+                ) from None
             found = ""
         if found != self.job:
             raise LeaseLostError(
@@ -71,19 +77,6 @@ class ShardPlaces:
                 "stops and publishes nothing",
                 remedy="cancel this job if its runner still shows it",
             )
-
-    def _unseen(self, path: str) -> OutputError:
-        expected, remedy = "", "it was deleted: run the same command again"
-        if storage.is_local(path):
-            expected = "a folder that the client and all workers see at the same path"
-            remedy = "mount one on every host, or use gs:// or s3://"
-        return OutputError(
-            argument="output",
-            received=f"{self.output!r}, where {socket.gethostname()} does not find {path}, which "
-            "the client wrote",
-            expected=expected,
-            remedy=remedy,
-        )
 
     def shard_name(self, unit: ShardUnit) -> str:
         """Returns the name of a shard: its split and the filled-in template."""

@@ -176,22 +176,16 @@ class Backend(abc.ABC):
 
     def write_new(self, path: str, data: bytes) -> bool:
         """Writes an object unless the path exists already; returns whether it wrote."""
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        try:
+            self.write(path, data, None)
+        except OSError as e:
+            if e.errno != errno.ESTALE:
+                raise
+            return False
+        return True
 
     def upload(self, local_path: str, path: str, version: str | None = "") -> Stat:
         """Writes an object from a local file; the object appears whole or not at all."""
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    def write_if(self, path: str, data: bytes, version: str | None) -> str | None:
-        """Writes an object if its current version is `version` (None: if there is no object).
-
-        Returns:
-            The new version; None if another version was found, and nothing was written.
-        """
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    def version_and_age(self, path: str) -> tuple[str, float] | None:
-        """Returns an object's version, and its age in s by the store's clock; None if missing."""
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     def delete(self, paths: Iterable[str]) -> None:

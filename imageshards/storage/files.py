@@ -318,11 +318,6 @@ class AtomicFile:
         return backend(self.path).upload(self.local_path, self.path, version).version
 
 
-def upload(local_path: str, path: str) -> Stat:
-    """Writes a file from a local file; the file appears whole or not at all."""
-    return backend(path).upload(local_path, path)
-
-
 def local_copy(path: str) -> str:
     """Returns the path of a local copy of a file or folder in a store; a local path as it is.
 

@@ -145,13 +145,18 @@ def _opened(path: str, version: str, buffering: int = -1) -> BinaryIO:
 
 def _open_file(path: str, flags: int) -> int:
     """Opens a regular file; refuses devices and FIFOs, while Python itself refuses folders."""
-    # A FIFO would block until somebody writes to it, and a device may never end.
-    descriptor = os.open(path, flags | os.O_NONBLOCK)
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+    # Opening a device may change its state, and a FIFO would block until somebody writes to it. The
+    # file may be replaced after the first look, so the open file is looked at again.
+    if not _is_special(os.stat(path)):
+        descriptor = os.open(path, flags | os.O_NONBLOCK)
+        if not _is_special(os.fstat(descriptor)):
+            return descriptor
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "Not a regular file", path)
-    return descriptor
+    raise OSError(errno.EINVAL, "Not a regular file", path)
+
+
+def _is_special(status: os.stat_result) -> bool:
+    return not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode)
 
 
 def _stat(path: str, status: os.stat_result) -> Stat:

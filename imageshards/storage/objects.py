@@ -37,6 +37,8 @@ HASTY_SEC = 5.0
 _TRUST_SEC = 10.0
 _DIRECT_SEC = 20.0  # time-out of `DirectReader`
 _KEPT = 128  # its idle connections
+# A stream requests this much first, which is enough for the header of an archive's member.
+_FIRST_RANGE_BYTES = 64 << 10
 # The body of an error is read up to this size, so that its connection can be used again.
 _MAX_ERROR_BYTES = 64 << 10
 _NOBODY = "nobody (no credentials were found)"
@@ -249,7 +251,7 @@ class ObjectStore(Backend):
             raise FileNotFoundError(errno.ENOENT, "no such object", path)
         if version and version != found.version:
             raise replaced(path)
-        return cast(BinaryIO, io.BufferedReader(_ObjectReader(self, found), RANGE_BYTES))
+        return cast(BinaryIO, io.BufferedReader(_ObjectReader(self, found), _FIRST_RANGE_BYTES))
 
     def read_range(self, path: str, start: int, end: int, version: str = "") -> bytes:
         with self.translate_errors(path):
@@ -281,6 +283,7 @@ class ObjectStore(Backend):
             return self.put(path, file, os.path.getsize(local_path), version, hasty=False)
 
     def write_if(self, path: str, data: bytes, version: str | None) -> str | None:
+        """Writes an object for a lease; returns its new version, or None if `write` would raise."""
         # The condition alone protects this write, which also renews leases.
         self._call.path = ""
         try:
@@ -291,20 +294,12 @@ class ObjectStore(Backend):
                 return None
             raise self._translated(path, error) from e
 
-    def write_new(self, path: str, data: bytes) -> bool:
-        try:
-            self.write(path, data, None)
-        except OSError as e:
-            if e.errno != errno.ESTALE:
-                raise
-            return False
-        return True
-
     def stat(self, path: str) -> Stat | None:
         found = self._head(path)
         return None if found is None else found[0]
 
     def version_and_age(self, path: str) -> tuple[str, float] | None:
+        """Returns an object's version, and its age in s by the store's clock; None if missing."""
         found = self._head(path)
         if found is None:
             return None
@@ -324,13 +319,16 @@ class ObjectStore(Backend):
 
 
 class _ObjectReader(io.RawIOBase):
-    """A raw stream over an object, which requests a range for each read."""
+    """A raw stream over one version of an object, which holds the range that was read last.
+
+    Ranges are small for single headers, and grow while neighbours are read.
+    """
 
     def __init__(self, store: ObjectStore, found: Stat):
-        self._store = store
-        self._path, self._version = found.path, found.version
-        self._size_bytes = found.size_bytes
-        self._position = 0
+        self._store, self._found = store, found
+        self._position = self._start = 0
+        self._data = b""
+        self._range_bytes = _FIRST_RANGE_BYTES
 
     def readable(self) -> bool:
         return True
@@ -339,25 +337,28 @@ class _ObjectReader(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size_bytes}[whence]
-        self._position = max(0, base + offset)
+        ends = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._found.size_bytes}
+        self._position = max(0, ends[whence] + offset)
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        data = self._read(len(buffer))
+        at = self._position - self._start
+        if not 0 <= at < len(self._data):
+            is_near = 0 <= at < len(self._data) + self._range_bytes
+            grown = min(4 * self._range_bytes, RANGE_BYTES)
+            self._range_bytes = grown if is_near else _FIRST_RANGE_BYTES
+            wanted = max(self._range_bytes, min(len(buffer), RANGE_BYTES))
+            begin, at = self._position, 0
+            end = min(begin + wanted, self._found.size_bytes)
+            path, version = self._found.path, self._found.version
+            self._data = b""
+            if end > begin:
+                self._data = self._store.read_range(path, begin, end, version)
+            self._start = begin
+        data = self._data[at : at + len(buffer)]
         buffer[: len(data)] = data
-        return len(data)
-
-    def readall(self) -> bytes:
-        return b"".join(iter(lambda: self._read(RANGE_BYTES), b""))
-
-    def _read(self, size: int) -> bytes:
-        end = min(self._position + size, self._size_bytes)
-        if end <= self._position:
-            return b""
-        data = self._store.read_range(self._path, self._position, end, self._version)
         self._position += len(data)
-        return data
+        return len(data)
 
 
 class DirectReader:

@@ -68,9 +68,6 @@ class MemoryStore(Backend):
         self.objects[path] = (data, next(self._versions))
         return Stat(path, len(data), 0, str(self.objects[path][1]))
 
-    def write_new(self, path: str, data: bytes) -> bool:
-        return path not in self.objects and bool(self.write(path, data))
-
     def upload(self, local_path: str, path: str, version: str | None = "") -> Stat:
         return self.write(path, pathlib.Path(local_path).read_bytes(), version)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import os
 import posixpath
 import re
 import stat
@@ -30,11 +29,9 @@ from beam_pipeline.inputs.layout import (
 from beam_pipeline.inputs.spool import DECOMPRESSION_ERRORS, decompressed
 from beam_pipeline.options import ARCHIVE_SUFFIXES, ARCHIVES, DATASET, TABLE, InputOptions
 from imageshards import storage
-from imageshards.storage.base import RANGE_BYTES
 
 # A tar header has 512 bytes. With a larger buffer, reading headers would also read data of images.
 _LOCAL_BUFFER_BYTES = 4096
-_FIRST_RANGE_BYTES = 64 << 10
 # Number of names in a folder of a store that are searched for archives.
 _PEEKED_NAMES = 1000
 _FILES = (*ARCHIVE_SUFFIXES, ".parquet")
@@ -192,12 +189,11 @@ def open_archive(path: str, spooled: str = "", version: str = "") -> Iterator[Ar
         with contextlib.ExitStack() as stack:
             if not spooled and (opener := decompressed(path)):
                 file: Any = stack.enter_context(opener(storage.open_read(path, version)))
-            elif storage.is_local(place):
-                opened: Any = storage.open_read(place, version)
-                raw = opened.detach()  # the buffer of an opened file is too large
-                file = stack.enter_context(io.BufferedReader(raw, _LOCAL_BUFFER_BYTES))
             else:
-                file = _StoreFile(place, version)
+                file = storage.open_read(place, version)
+                if storage.is_local(place):  # the buffer of an opened file is too large
+                    file = io.BufferedReader(file.detach(), _LOCAL_BUFFER_BYTES)
+                stack.enter_context(file)
             yield Archive(file, place.lower().endswith(".zip"))
     except (*DECOMPRESSION_ERRORS, tarfile.TarError, zipfile.BadZipFile, ValueError) as e:
         reason = getattr(e, "strerror", None) or str(e) or type(e).__name__
@@ -206,42 +202,3 @@ def open_archive(path: str, spooled: str = "", version: str = "") -> Iterator[Ar
         problem = f"which is damaged, cut off or no archive of its name ({reason})"
         expected, remedy = "a whole .tar, .zip or .tar.gz", "fetch or pack it again"
         raise wrong_input(path, problem, expected, remedy) from e
-
-
-class _StoreFile:
-    def __init__(self, path: str, version: str):
-        found = storage.stat(path)
-        if found is None:
-            raise FileNotFoundError(2, os.strerror(2), path)
-        self._path, self._size = path, found.size_bytes
-        self._version = version or found.version
-        self._position = self._start = 0
-        self._data = b""
-        self._range_bytes = _FIRST_RANGE_BYTES
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = max(0, base + offset)
-        return self._position
-
-    def read(self, size: int = -1) -> bytes:
-        begin = self._position
-        end = self._size if size < 0 else min(begin + size, self._size)
-        if not self._start <= begin <= end <= self._start + len(self._data):
-            # Ranges are small for single headers, and grow while neighbours are read.
-            is_near = 0 <= begin - self._start < len(self._data) + self._range_bytes
-            grown = min(4 * self._range_bytes, RANGE_BYTES)
-            self._range_bytes = grown if is_near else _FIRST_RANGE_BYTES
-            until = min(max(end, begin + self._range_bytes), self._size)
-            self._data = b""
-            if until > begin:
-                self._data = storage.read_range(self._path, begin, until, self._version)
-            self._start = begin
-        self._position = max(begin, end)
-        return self._data[begin - self._start : end - self._start]

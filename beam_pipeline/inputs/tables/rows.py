@@ -53,15 +53,10 @@ _PART_BYTES = 128 << 20
 
 
 class Part(NamedTuple):
-    """Row groups of a Parquet file that one worker reads.
-
-    Attributes:
-        row_groups: Their numbers.
-        version: The version of the file; another one may have other rows in these row groups.
-    """
+    """Row groups of a Parquet file that one worker reads."""
 
     row_groups: range
-    version: str
+    version: str  # of the file; another one may have other rows in these row groups
 
 
 def read_rows(

@@ -179,8 +179,7 @@ def test_a_worker_without_the_folder_of_the_client_reads_no_picture(tmp_path, wh
     """Such as a worker of Flink on another machine."""
     out = where(tmp_path / "out")
     places = ShardPlaces(output=out, staging=f"{out}/.staging", job="7")
-    how = ("at the same path", "mount") if where is str else ("deleted", "same command again")
-    with refused("output", "does not find", "job.json", *how, kind=OutputError):
+    with refused("output", "finds no", "job.json", "all workers see", kind=OutputError):
         write_shard(UNIT, places, OPTIONS)
     assert not (tmp_path / "out").exists()
 

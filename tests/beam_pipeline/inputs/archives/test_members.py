@@ -214,23 +214,6 @@ def test_of_a_local_tar_only_the_headers_are_read(tmp_path, read):
     assert 0 < sum(read) < 400_000
 
 
-@pytest.mark.parametrize("step", [600, 200_000])
-def test_a_store_is_read_by_few_ranges(tmp_path, monkeypatch, step):
-    """Small files are read through with ranges that grow; large ones are passed over."""
-    path = tar(tmp_path / "a.tar", *(f"cat/{n}.jpg" for n in range(200)), data=b"x" * step)
-    asked, whole = [], path.read_bytes()
-
-    def read_range(path, start, end, version):
-        asked.append(min(end, len(whole)) - start)
-        return whole[start:end]
-
-    monkeypatch.setattr(storage, "read_range", read_range)
-    with archives.open_archive(store_uri(tmp_path / "a.tar")) as archive:
-        assert len(list(archive.members())) == 200
-    most_requests, most_times = (5, 2) if step == 600 else (250, 1)
-    assert len(asked) < most_requests and sum(asked) <= most_times * len(whole)
-
-
 @pytest.mark.parametrize(
     ("pattern", "expected"),
     [
