@@ -28,15 +28,15 @@ help:  ## Show this list
 	@echo "Usage: make TARGET [PYTHON=python3.12] [VENV=.venv]"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 22
 
-$(STAMP): setup.py constraints.txt imageshards/__init__.py scripts/venv.sh
+$(STAMP): pyproject.toml setup.py constraints.txt imageshards/__init__.py scripts/venv.sh
 	@sh scripts/venv.sh "$(VENV)" "$(PYTHON)"
 	@touch "$@"
 
 setup: $(STAMP)  ## Create .venv and install everything; does nothing if nothing has changed
 
-lock:  ## Update constraints.txt after a change in setup.py (needs uv: pip install uv)
+lock:  ## Update constraints.txt after a change in pyproject.toml (needs uv: pip install uv)
 	uv pip compile --quiet --universal --python-version 3.11 --no-annotate \
-		--no-emit-index-url --extra dev setup.py --output-file constraints.txt
+		--no-emit-index-url --extra dev pyproject.toml --output-file constraints.txt
 
 demo: export TF_CPP_MIN_LOG_LEVEL = 3
 demo: $(STAMP)  ## Draw a small dataset, build and verify its shards, train a model on 2 replicas

@@ -6,7 +6,6 @@ that package. Beam is imported only for a path that needs a file system of Beam'
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import errno
 import functools
@@ -20,7 +19,7 @@ import msgspec
 from beam_pipeline.option_texts import beam_flag
 from imageshards import storage
 from imageshards.errors import StorageError, names_flags, naming_flags
-from imageshards.storage.base import Backend, Stat
+from imageshards.storage.base import Backend, Stat, file_version, replaced
 
 # Flags of Beam (`S3Options`, `GoogleCloudOptions`) that change how clients of stores behave.
 _STORE_FLAGS = (
@@ -32,15 +31,17 @@ _SWITCHES = ("s3_disable_ssl", "no_auth")
 _naming = contextlib.ExitStack()
 
 
-def given_flags(beam_args: Sequence[str], *names: str) -> dict[str, str]:
-    """Returns the flags `names` of a command line, without importing Beam; "" without a value."""
+def given_flags(beam_args: Sequence[str]) -> dict[str, str]:
+    """Returns the flags of a command line, without importing Beam; "" without a value."""
     # Beam's own parser would answer too, but its import takes seconds.
-    parser = argparse.ArgumentParser(
-        add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS
-    )
-    for name in names:
-        parser.add_argument(f"--{name}", nargs="?", const="")
-    return vars(parser.parse_known_args(list(beam_args))[0])
+    found: dict[str, str] = {}
+    name = ""
+    for text in beam_args:
+        if text.startswith("--"):
+            name, _, found[name] = text[2:].partition("=")
+        elif name and not found[name]:
+            found[name] = text
+    return found
 
 
 class StoreConfig(msgspec.Struct, frozen=True):
@@ -60,8 +61,9 @@ class StoreConfig(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_arguments(cls, beam_args: Sequence[str]) -> StoreConfig:
-        found = given_flags(beam_args, *_STORE_FLAGS).items()
-        return cls({flag: text or "true" for flag, text in found if text or flag in _SWITCHES})
+        found = given_flags(beam_args).items()
+        needs_value = {*_STORE_FLAGS}.difference(_SWITCHES)
+        return cls({name: text or True for name, text in found if text or name not in needs_value})
 
     @classmethod
     def of_pipeline(cls, value: Any) -> StoreConfig:
@@ -117,6 +119,12 @@ def new_backend(scheme: str) -> Backend | None:
     """Returns the backend for a scheme, or None if Beam has no file system for the scheme."""
     from apache_beam.io.filesystems import FileSystems
 
+    # Beam keeps one set of options per process; a runner may have set them already.
+    flags = storage.settings().get("beam")
+    if flags and FileSystems._pipeline_options is None:
+        from apache_beam.options.pipeline_options import PipelineOptions
+
+        FileSystems.set_options(PipelineOptions.from_dictionary(flags))
     try:
         FileSystems.get_filesystem(f"{scheme}://")
     except Exception:  # noqa: BLE001  # each file system raises its own errors
@@ -134,17 +142,13 @@ class BeamBackend(Backend):
         from apache_beam.io.filesystem import CompressionTypes
         from apache_beam.io.filesystems import FileSystems
 
-        # Beam keeps one set of options per process; a runner may have set them already.
-        flags = storage.settings().get("beam")
-        if flags and FileSystems._pipeline_options is None:
-            from apache_beam.options.pipeline_options import PipelineOptions
-
-            FileSystems.set_options(PipelineOptions.from_dictionary(flags))
         self._files: Any = FileSystems
         # Beam would otherwise decompress a `.gz` by its name.
         self._plain = {"compression_type": CompressionTypes.UNCOMPRESSED}
 
-    def open_read(self, path: str) -> BinaryIO:
+    def open_read(self, path: str, version: str = "") -> BinaryIO:
+        if version and ((found := self.stat(path)) is None or found.version != version):
+            raise replaced(path)
         with _as_os_error(path):
             return cast(BinaryIO, self._files.open(path, **self._plain))
 
@@ -179,8 +183,8 @@ class BeamBackend(Backend):
 
 
 def _stat(found: Any) -> Stat:
-    mtime_ns = int((found.last_updated_in_seconds or 0) * 1e9)
-    return Stat(found.path, found.size_in_bytes, mtime_ns, "")
+    size_bytes, mtime_ns = found.size_in_bytes, int((found.last_updated_in_seconds or 0) * 1e9)
+    return Stat(found.path, size_bytes, mtime_ns, file_version(size_bytes, mtime_ns))
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ the number of shards follows from their size.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import os
 import pickle
@@ -61,15 +62,19 @@ Schemas = tuple[TableSchema | None, ...]
 def build(options: BuildOptions, runner: Runner, state: OutputState, job: str) -> bool:
     """Builds the dataset `options.output` and commits it; returns False for a dry run.
 
-    `state` is the output when the job began, `job` the id that `prepare_staging` returned.
+    `state` is the output when the job began. `job` is the id that `prepare_staging` returned, "" in
+    a dry run.
     """
     staging = state.staging
     schemas = checked_schemas(options)
     options = with_pinned_classes(options, state, schemas)
     columns = columns_of(schemas)
-    with transform_temp_folder(options, columns, runner.local, staging) as temporary:
+    with (
+        transform_temp_folder(options, columns, runner.local, staging) as temporary,
+        contextlib.nullcontext(staging) if job else storage.temporary_folder() as folder,
+    ):
         pipeline = runner.new_pipeline(bool(columns or options.transform_module or options.copied))
-        excluded = selection.share_keys(options.exclude, staging) if options.exclude else None
+        excluded = selection.share_keys(options.exclude, folder) if options.exclude else None
         announce(spooled_files(options.sources, schemas), storage.join(staging, SPOOL_NAME))
         construct(
             pipeline, options, schemas, staging, state.finished_folder, temporary, excluded, job

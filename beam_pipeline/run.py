@@ -87,12 +87,13 @@ def _run(options: BuildOptions, beam_args: Sequence[str], stopped: threading.Eve
     if options.plan_only:
         # A plan takes seconds, so this machine makes the plan even for a job on a cluster.
         note_activity("starting")
-        with _beam_for_a_build(), ProgressLine(activity_line):
+        pool = LocalPool(_pool_size(options, beam_args) or available_cores())
+        with pool, _beam_for_a_build(), ProgressLine(activity_line):
             from beam_pipeline.pipeline import plan_only
-            from beam_pipeline.runners.runner import check_flags, choose
+            from beam_pipeline.runners.runner import choose
 
-            check_flags(beam_args, cli.make_parser().flags)
-            return BuildSummary(options.output, plan_only(options, choose([], options)), None)
+            runner = choose(beam_args, options, cli.make_parser().flags, here=True)
+            return BuildSummary(options.output, plan_only(options, runner), None)
     storage.check_bucket(options.output, "output")
     fresh = not os.path.exists(options.output)
     staging = storage.join(options.output, STAGING_NAME)
@@ -178,7 +179,7 @@ def _build(
             note_activity("starting")
             # The processes of the pool start while this process imports Beam.
             pool = LocalPool(workers, lambda sentence: progress[0].say(sentence), lock)
-            stack.enter_context(pool)
+            stack.enter_context(pool).start()
             progress.append(stack.enter_context(ProgressLine(pool_line(pool))))
         stack.enter_context(_beam_for_a_build())
         lock.renew()
@@ -194,9 +195,11 @@ def _run_pipeline(
     staging = state.staging
     runner = choose(beam_args, options, cli.make_parser().flags)
     runner.check()
-    job = staging_folder.prepare_staging(state, _digest(options))
+    # A dry run must not take the output from a job that still runs.
+    job = staging_folder.prepare_staging(state, _digest(options)) if runner.starts_job else ""
     if not pipeline.build(options, runner, state, job):
-        staging_folder.remove_empty(options.output, staging, fresh=False)
+        if state.notes is None:
+            staging_folder.remove_empty(options.output, staging, fresh=False)
         text = "nothing was submitted: the flags and the graph are in order"
         return BuildSummary(options.output, text, None)
     manifest, committed = storage.run_concurrently(
@@ -228,7 +231,7 @@ def _digest(options: BuildOptions) -> str:
 
 def _pool_size(options: BuildOptions, beam_args: Sequence[str]) -> int:
     """Returns how many processes of this machine write shards; 0 if a runner's workers do."""
-    given = given_flags(beam_args, "runner", "direct_num_workers")
+    given = given_flags(beam_args)
     count = given.get("direct_num_workers") or "0"
     if not count.isdecimal():
         expected = "a number of processes, 0 for one per core"

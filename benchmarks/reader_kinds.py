@@ -77,9 +77,9 @@ def slow_disk(job: Job) -> Read:
 
     original = storage.read_range
 
-    def read_range(path: str, start: int, end: int) -> bytes:
+    def read_range(path: str, start: int, end: int, version: str = "") -> bytes:
         time.sleep(SLOW_READ_SEC)
-        return original(path, start, end)
+        return original(path, start, end, version)
 
     storage.read_range = read_range
     return trainer(job)

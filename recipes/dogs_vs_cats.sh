@@ -5,20 +5,10 @@
 # Command:   IMAGES=dogs_vs_cats sh recipes/dogs_vs_cats.sh
 # Hardware:  2 cores of an AMD EPYC, no GPU
 # Time:      8.5 minutes with other work on both cores; 3 minutes without
-# Result:    1,399 of Kaggle's 25,000 photos. The model classifies 121 of 145 validation photos
-#            correctly: an accuracy of 0.83. The uncertainty is 0.06 with so few photos.
-#
-#     epoch 1/40  loss 0.7447  accuracy 0.5873  val_loss 0.6672  val_accuracy 0.6759  134 images/s
-#     epoch 20/40  loss 0.4240  accuracy 0.8582  val_loss 0.4597  val_accuracy 0.7724  154 images/s
-#     epoch 40/40  loss 0.3054  accuracy 0.9487  val_loss 0.4222  val_accuracy 0.8345  94 images/s
-#     validation accuracy 0.834
-#     ...
-#     class  examples  recall  precision  most often taken for
-#     cat          65  0.7692     0.8475  dog (15)
-#     dog          80  0.8875     0.8256  cat (9)
-#     ...
-#     dogs_vs_cats/cat.0.jpg   cat 0.9322   dog 0.0678
-#     dogs_vs_cats/dog.0.jpg   dog 0.9800   cat 0.0200
+# Result:    1,399 of Kaggle's 25,000 photos, with an earlier version of the trainer. The model
+#            classifies 121 of 145 validation photos correctly: an accuracy of 0.83. The uncertainty
+#            is 0.06 with so few photos. After 1, 20 and 40 epochs the validation loss is 0.67, 0.46
+#            and 0.42. Recall is 0.77 for cats and 0.89 for dogs.
 #
 # A second run keeps existing shards and resumes an interrupted training.
 set -eu

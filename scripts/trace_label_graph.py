@@ -1,7 +1,8 @@
 """Exports the graphs in `beam_pipeline/columns` that map labels to class ids.
 
 The graph `label_graph` is for images with one label, and `labels_graph` for images with several
-labels. Run this script when setup.py admits another version of tensorflow-transform or TensorFlow:
+labels. Run this script when pyproject.toml admits another version of tensorflow-transform or
+TensorFlow:
 
     .venv/bin/python -m scripts.trace_label_graph
 """

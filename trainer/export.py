@@ -145,7 +145,7 @@ def write_export(
                 # saved_model.pb comes last: readers take a folder that has it for a SavedModel.
                 files = [file.path for file in storage.files_below(made)]
                 for path in sorted(files, key=lambda path: storage.name_of(path) == _SAVED_MODEL):
-                    storage.upload(path, storage.join(output, os.path.relpath(path, made)))
+                    storage.copy(path, storage.join(output, os.path.relpath(path, made)))
     except OSError as e:
         raise UserError(
             argument="output",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import errno
 import itertools
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,9 +15,9 @@ import pyarrow as pa
 
 from beam_pipeline.planning.refs import ImageRef
 from beam_pipeline.shards.copying import read_records
-from beam_pipeline.shards.finished import holds, output_error, read_result
+from beam_pipeline.shards.finished import held, output_error, read_result
 from beam_pipeline.shards.places import ShardPlaces
-from beam_pipeline.shards.result import ShardResult, count_classes
+from beam_pipeline.shards.result import ShardResult, WrittenFile, count_classes
 from beam_pipeline.shards.writer import RecordFile
 from imageshards import storage
 from imageshards.errors import ImageError, IndexDamageError, OutputError
@@ -154,7 +155,8 @@ def backup_shards(tasks: Iterable[FinalizeTask], places: ShardPlaces) -> None:
     def back_up(shard: ShardResult) -> None:
         # A failed read ends this step. Copying after it could replace the only copy of the first
         # version by a shard that an earlier attempt has rewritten.
-        if not holds(places.staged_path(shard.name), shard.file):
+        if not held(places.staged_path(shard.name), shard.file):
+            _check(places.final_path(shard.name), shard.file)
             storage.copy(places.final_path(shard.name), places.staged_path(shard.name))
 
     shards = [task.shard for task in tasks if task.changed and not task.shard.staged]
@@ -175,8 +177,10 @@ def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> FinalShard:
             # A move would break a second run of this step, and shards that need its records.
             entry = shard.entry(places.file_of(shard.name))
             # A shard that is not staged was written to its final place.
+            final, staged = places.final_path(shard.name), places.staged_path(shard.name)
+            _check(staged if shard.staged else final, shard.file)
             if shard.staged:
-                storage.link(places.staged_path(shard.name), places.final_path(shard.name))
+                storage.link(staged, final)
             index = storage.join(places.output, entry.index.file)
             storage.link(places.index_path(shard.name), index)
         rejected: dict[str, File] = {}
@@ -194,6 +198,12 @@ def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> FinalShard:
         raise output_error(places.output, e) from e
     note_activity("committing", 1, "shard")
     return FinalShard(shard.split, entry, rejected)
+
+
+def _check(path: str, file: WrittenFile) -> None:
+    # A worker of a job that has lost the output may have written there.
+    if not held(path, file):
+        raise _damaged(path, "it has other bytes")
 
 
 def _damaged(path: str, how: str) -> OutputError:
@@ -216,13 +226,20 @@ def _rewrite(task: FinalizeTask, places: ShardPlaces) -> Shard:
         tables.append(_rows_of(read_result(name, places), of_class, places))
     table = pa.concat_tables(tables)
     final, staged = places.final_path(shard.name), places.staged_path(shard.name)
+    before = storage.stat(final)
     with storage.AtomicFile(final, beside=staged) as file:
         with contextlib.closing(RecordFile(file.local_path)) as records:
             for ref, payload in read_records(_refs_to(table, places.staging)):
                 if isinstance(payload, ImageError):
                     raise _damaged(ref.uri, payload.message)
                 records.write(payload)
-        file.commit()
+        places.check_job()
+        try:
+            file.commit(before and before.version)
+        except OSError as e:
+            # Another attempt at this step writes the same bytes.
+            if e.errno != errno.ESTALE or not held(final, records.written()):
+                raise
     classes = count_classes(_labels_in(table))
     rewritten = msgspec.structs.replace(
         shard, num_records=len(table), file=records.written(), classes=classes
@@ -235,6 +252,8 @@ def _rows_of(
     shard: ShardResult, numbers: Mapping[str, Container[int]], places: ShardPlaces
 ) -> pa.Table:
     """Returns rows of a shard's index: `numbers` counts the wanted records in each stratum."""
+    if shard.staged:
+        _check(places.staged_path(shard.name), shard.file)
     try:
         table = read_shard_index(places.staging, shard.entry(places.file_of(shard.name)))
     except IndexDamageError as e:

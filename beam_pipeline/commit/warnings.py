@@ -151,8 +151,8 @@ def _of_splits(found: Sequence[str], wanted: Collection[str]) -> Iterator[str]:
     missing = [split for split in wanted if split not in found]
     if missing and asked:
         yield (
-            f"{counted(len(missing), 'split')} of --splits got no image: {_shown(missing)}; "
-            "expected at least one: larger fractions, more images, or another --salt"
+            f"{counted(len(missing), 'split')} got no image: {_shown(missing)}; "
+            "expected at least one: larger fractions in --splits, more images, or another --salt"
         )
     for split in found:
         almost = difflib.get_close_matches(split.lower(), ("train", "validation"), 1, 0.8)

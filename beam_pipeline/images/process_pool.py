@@ -96,12 +96,15 @@ class LocalPool:
         self._threads = concurrent.futures.ThreadPoolExecutor(workers, "shard")
 
     def __enter__(self) -> LocalPool:
-        """Starts all processes and makes the pool belong to a build."""
+        """Makes the pool belong to a build, whose end ends the processes."""
         self.is_of_job = True
         _pools.append(self)
+        return self
+
+    def start(self) -> None:
+        """Starts all processes before they are needed."""
         for worker in [self._ready(self._idle.get()) for _ in range(self._idle.qsize())]:
             self._idle.put(worker)
-        return self
 
     def __exit__(self, *error: object) -> None:
         _pools.remove(self)

@@ -13,7 +13,6 @@ import errno
 import functools
 import os
 import re
-import stat
 import struct
 import zlib
 from collections.abc import Generator, Sequence
@@ -95,8 +94,10 @@ _REASONS = {
     errno.EACCES: "permission_denied",
     errno.EPERM: "permission_denied",
     errno.EISDIR: "not_a_file",
+    errno.EINVAL: "not_a_file",  # a device or a pipe, which `storage` refuses to open
     errno.ENXIO: "not_a_file",
     errno.ELOOP: "not_found",
+    errno.ESTALE: "changed",
 }
 
 
@@ -159,8 +160,6 @@ def _fetch(ref: Any, max_bytes: int, urls: UrlOptions) -> bytes | ImageError:
     try:
         if ref.offset_bytes != WHOLE_FILE:
             return _read_member(ref, max_bytes)
-        if is_local(ref.uri):
-            return _read_local(ref.uri, max_bytes)
         if _WEB.match(ref.uri):
             from beam_pipeline.images.urls import fetch_url  # few inputs need urllib3
 
@@ -178,24 +177,13 @@ def _fetch(ref: Any, max_bytes: int, urls: UrlOptions) -> bytes | ImageError:
         failure.__cause__ = e
         return failure
     except (OSError, ValueError) as e:
-        code = _REASONS.get(getattr(e, "errno", None) or 0, "read_error")
-        return ImageError(code, getattr(e, "strerror", None) or str(e))
+        return read_error(e)
 
 
-def _read_local(path: str, max_bytes: int) -> bytes:
-    # Opening a device may change its state, and a pipe named x.jpg must not hang the job. The file
-    # may be replaced after the first check, so the open file is checked again.
-    _check_regular(os.stat(path))
-    with open(path, "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK)) as file:
-        status = os.fstat(file.fileno())
-        _check_regular(status)
-        _check_size(status.st_size, max_bytes)
-        return file.read(status.st_size)
-
-
-def _check_regular(status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise ImageError("not_a_file", "a directory or special file, not a regular file")
+def read_error(e: Exception) -> ImageError:
+    """Returns the reason why an image cannot be read, for an error of its file."""
+    code = _REASONS.get(getattr(e, "errno", None) or 0, "read_error")
+    return ImageError(code, getattr(e, "strerror", None) or str(e))
 
 
 def _read_member(ref: Any, max_bytes: int) -> bytes:
@@ -205,10 +193,11 @@ def _read_member(ref: Any, max_bytes: int) -> bytes:
     num_bytes = ref.size_bytes + (ZIP_HEADER_BYTES if in_zip else 0)
     if not num_bytes:  # a store would send the whole object for an empty range
         return b""
-    # The same range of a replaced archive would be a different picture, perhaps a valid one.
-    if is_local(ref.path) and not ref.spooled and os.stat(ref.path).st_mtime_ns != ref.mtime_ns:
-        raise ImageError("changed", "its archive was replaced after it was listed")
-    data = storage.read_range(ref.path, ref.offset_bytes, ref.offset_bytes + num_bytes)
+    # The same range of a replaced archive would be a different picture, perhaps a valid one. A
+    # spooled file never changes.
+    version = "" if ref.spooled else ref.version
+    end = ref.offset_bytes + num_bytes
+    data = storage.read_range(ref.path, ref.offset_bytes, end, version)
     if in_zip:
         return read_zip_member(data, ref.size_bytes, max_bytes)
     if len(data) < num_bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import os
 import pathlib
@@ -29,6 +30,16 @@ def unfit_option(
 ) -> UserError:
     received = f"{value}, but " + Arg("input") + f" {path!r} " + problem
     return invalid(argument, received, expected, remedy)
+
+
+def unreadable(path: str, e: Exception) -> UserError:
+    """Returns the error for an input file that cannot be read, or that was replaced meanwhile."""
+    if getattr(e, "errno", None) == errno.ESTALE:
+        problem, remedy = "which was replaced while it was read", "run the same command again"
+        return wrong_input(path, problem, remedy=remedy)
+    reason = getattr(e, "strerror", None) or next(iter(str(e).splitlines()), type(e).__name__)
+    problem = f"which cannot be read ({reason})"
+    return wrong_input(path, problem, remedy="fix the path or its permissions")
 
 
 def is_glob(path: str) -> bool:

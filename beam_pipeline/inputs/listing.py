@@ -31,7 +31,7 @@ from beam_pipeline.inputs.layout import (
 )
 from beam_pipeline.inputs.spool import decompressed
 from beam_pipeline.inputs.tables.references import read_refs
-from beam_pipeline.inputs.tables.rows import parts
+from beam_pipeline.inputs.tables.rows import Part, parts
 from beam_pipeline.inputs.tables.schema import TableSchema, read_schema, table_files
 from beam_pipeline.options import (
     ARCHIVES,
@@ -64,7 +64,7 @@ class ListingTask:
     # `folder`, `glob`, `table`, `shard` or `archive`. `outside` only counts files outside of class
     # folders; its `split` is the name of a split without class folders.
     kind: str = "folder"
-    row_groups: range | None = None  # part of a Parquet file; None for all
+    part: Part | None = None  # part of a Parquet file; None for all
     entry: Shard | None = None  # entry of a shard in its manifest
     source: int = 0  # number of the input
     prefix: str = ""  # beginning of the keys of an archive
@@ -150,7 +150,7 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
     if layout == TABLE:
         files = table_files(source.input)
         for path, found in storage.map_concurrently(lambda path: (path, parts(path)), files):
-            yield from (ListingTask(path, kind="table", row_groups=part) for part in found)
+            yield from (ListingTask(path, kind="table", part=part) for part in found)
     elif layout == DATASET:
         for path, split, entry in shards_to_list(_as_copied(source)):
             yield ListingTask(path, split, kind="shard", entry=entry)
@@ -241,7 +241,7 @@ def list_task(
     if task.kind == "archive":
         refs = archive_refs(task.path, task.prefix, source, schema, spool)
     elif schema is not None:
-        refs = read_refs(task.path, schema, task.row_groups, spool)
+        refs = read_refs(task.path, schema, task.part, spool)
     elif task.entry is not None:
         has, wanted = _as_copied(source).record_label, source.label
         refs = list_records(task.path, task.split, task.entry, (has, wanted))
@@ -330,11 +330,15 @@ def list_records(
         found.append([None] * len(table))
     elif wanted == SEVERAL:
         found[-1] = [(name,) if has == ONE else tuple(name) for name in found[-1]]
-    # In place of a time: a resumed build must not mix two versions of a shard.
-    version = int(entry.sha256[:15], 16)
+    stored = storage.stat(path)
+    blank = ImageRef(
+        "", path, None, split, form=RECORD, version=stored.version if stored else "",
+        # In place of a time: a resumed build must not mix two versions of a shard.
+        mtime_ns=int(entry.sha256[:15], 16),
+    )  # fmt: skip
     for key, offset, num_bytes, source_bytes, label in zip(*found, strict=True):
         size_bytes = num_bytes - HEADER_BYTES - FOOTER_BYTES
-        yield ImageRef(
-            key, path, label, split, None, size_bytes, version, None, offset,
-            source_bytes=source_bytes, form=RECORD,
+        yield blank._replace(
+            key=key, label=label, size_bytes=size_bytes, offset_bytes=offset,
+            source_bytes=source_bytes,
         )  # fmt: skip

@@ -8,6 +8,7 @@ resumed build finds the file again, and a source that has changed is spooled ane
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import hashlib
 import lzma
@@ -19,10 +20,10 @@ import zlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from beam_pipeline.inputs.layout import wrong_input
+from beam_pipeline.inputs.layout import unreadable, wrong_input
 from imageshards import storage
 from imageshards.errors import Arg
-from imageshards.storage.base import RANGE_BYTES, Stat
+from imageshards.storage.base import RANGE_BYTES, Stat, replaced
 
 SPOOL_NAME = "spool"
 # Free space that spooled files leave on a disk.
@@ -58,13 +59,21 @@ def spool_tar(source: Stat, folder: str) -> str:
     opener = decompressed(source.path)
     if opener is None or storage.exists(path):
         return path
-    with storage.open_write(path) as target, storage.open_read(source.path) as stored:
+    with storage.open_write(path) as target:
         try:
-            with opener(stored) as content:
+            with (
+                storage.open_read(source.path, source.version) as stored,
+                opener(stored) as content,
+            ):
                 while data := content.read(RANGE_BYTES):
                     check_space(folder, len(data), source.path)
                     target.write(data)
+            # A file of this machine may have been written to while it was read.
+            if storage.stat(source.path) != source:
+                raise replaced(source.path)
         except DECOMPRESSION_ERRORS as e:
+            if isinstance(e, OSError) and e.errno == errno.ESTALE:
+                raise unreadable(source.path, e) from e
             problem = f"which cannot be unpacked to its end ({e})"
             remedy = "fetch or pack it again"
             raise wrong_input(source.path, problem, "a whole archive", remedy) from e

@@ -170,7 +170,7 @@ def list_tasks(tasks: Sequence[ListingTask], inputs: _Inputs, spool: str = "") -
 def _list(task: ListingTask, inputs: _Inputs, spool: str) -> Iterator[Any]:
     source, schema = inputs[task.source]
     has_boxes = task.kind == "table" and schema is not None and schema.box_a_row
-    begin = task.row_groups.start if task.row_groups else 0
+    begin = task.part.row_groups.start if task.part else 0
     skipped: collections.Counter[str] = collections.Counter()
     refs: list[ImageRef] = []
     for number, found in enumerate(list_task(task, source, schema, spool)):

@@ -59,6 +59,7 @@ class ImageRef(NamedTuple):
         in_pixels: Whether sides of boxes in `columns` are in pixels, not between 0 and 1.
         box_labels: Label of each box in `columns`, if the labels of the image are those of its
             boxes; else ().
+        version: Version that `uri` must still have if the image is a range of it; "" for any.
     """
 
     key: str
@@ -76,6 +77,7 @@ class ImageRef(NamedTuple):
     spooled: str = ""
     in_pixels: bool = False
     box_labels: tuple[str, ...] = ()
+    version: str = ""
 
     @property
     def is_record(self) -> bool:

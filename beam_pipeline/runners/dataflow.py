@@ -43,7 +43,7 @@ class DataflowRunner(RemoteRunner):
                     "gs://BUCKET/FOLDER",
                     "copy the data there (gcloud storage cp -r)",
                 )
-        if self.options.view_as(beam_options.TestOptions).dry_run:
+        if not self.starts_job:
             return
         for flag in ("temp_location", "staging_location"):
             folder = getattr(self._cloud, flag)
@@ -64,6 +64,9 @@ class DataflowRunner(RemoteRunner):
                 file=sys.stderr,
             )
         return super().new_pipeline(with_columns)
+
+    def _check_graph(self, pipeline: beam.Pipeline) -> None:
+        pipeline.run()  # Beam's client checks more, and knows both kinds of dry runs
 
     def _check_flags(self) -> None:
         # Without a valid --temp_location Beam would make a bucket.

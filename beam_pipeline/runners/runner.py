@@ -23,7 +23,7 @@ from beam_pipeline.options import BuildOptions
 from beam_pipeline.runners.flags import LOCAL_RUNNERS, missing_defaults, runner_name
 from imageshards import storage
 from imageshards.commands.command_line import Parser, did_you_mean, nearest_flags
-from imageshards.errors import UserError, install_advice, last_line, user_error_in
+from imageshards.errors import Arg, UserError, install_advice, last_line, user_error_in
 
 # How long the client waits for a cancelled job to end.
 CANCEL_TIMEOUT_SEC = 40.0
@@ -42,6 +42,7 @@ class Runner:
     beam_runner: PipelineRunner | None = None
 
     local = True
+    starts_job = True  # False for a dry run, which writes nothing
 
     def new_pipeline(self, with_columns: bool = False) -> beam.Pipeline:
         """Returns an empty pipeline; `with_columns` if its workers need tensorflow-transform."""
@@ -74,7 +75,13 @@ class Runner:
         `RuntimeError` if a worker failed: `imageshards.errors.user_error_in` finds its sentence. On
         Ctrl-C, `KeyboardInterrupt` comes when the job has been cancelled.
         """
-        pipeline.run().wait_until_finish()
+        # Each side input is read once, and measuring its size for the cache takes longer than that.
+        before = worker_handlers.STATE_CACHE_SIZE_MB
+        worker_handlers.STATE_CACHE_SIZE_MB = 0
+        try:
+            pipeline.run().wait_until_finish()
+        finally:
+            worker_handlers.STATE_CACHE_SIZE_MB = before
         return True
 
 
@@ -91,25 +98,30 @@ class RemoteRunner(Runner):
         super().__init__(options, build)
         google = options.view_as(beam_options.GoogleCloudOptions)
         google.job_name = google.job_name or job_name(build.output)
+        # Writing a Dataflow template starts no job either.
+        is_dry = options.view_as(beam_options.TestOptions).dry_run
+        self.starts_job = not is_dry and not google.template_location
 
     def run(self, pipeline: beam.Pipeline) -> bool:
         # The client logs the tracebacks of workers, which would hide our own sentence.
         before = logging.root.manager.disable
         logging.disable(logging.ERROR)
         try:
-            result = pipeline.run()
-            dry_run = self.options.view_as(beam_options.TestOptions).dry_run
-            # Writing a Dataflow template starts no job either.
-            if result is None or dry_run or not getattr(result, "has_job", True):
-                return False
-            self._wait(result)
+            if self.starts_job:
+                self._wait(pipeline.run())
+            else:
+                self._check_graph(pipeline)
         except Exception as e:
             if user_error_in(e):
                 raise
             raise self._failure(e) from e
         finally:
             logging.disable(before)
-        return True
+        return self.starts_job
+
+    def _check_graph(self, pipeline: beam.Pipeline) -> None:
+        # A portable runner would run the pipeline, as Beam's client ignores the flag there.
+        pipeline.to_runner_api()
 
     def _wait(self, result: Any) -> None:
         name = self.options.view_as(beam_options.GoogleCloudOptions).job_name
@@ -179,8 +191,10 @@ class _BeamFlags(Parser, beam_options._BeamArgumentParser):
     """Parser of Beam's flags."""
 
 
-def choose(beam_args: Sequence[str], build: BuildOptions, own_flags: Iterable[str] = ()) -> Runner:
-    """Returns the runner that Beam's flags ask for; without flags, the runner in this process.
+def choose(
+    beam_args: Sequence[str], build: BuildOptions, own_flags: Iterable[str] = (), here: bool = False
+) -> Runner:
+    """Returns the runner that Beam's flags ask for, or, with `here`, the runner in this process.
 
     Raises `UserError` if a flag is unknown, or asks for a mode in which records may get lost.
     """
@@ -188,7 +202,7 @@ def choose(beam_args: Sequence[str], build: BuildOptions, own_flags: Iterable[st
     options = beam_options.PipelineOptions(list(beam_args), save_main_session=False)
     given = options.view_as(beam_options.StandardOptions).runner
     name = runner_name(given)
-    if name in LOCAL_RUNNERS:
+    if here or name in LOCAL_RUNNERS:
         direct = options.view_as(beam_options.DirectOptions)
         if direct.direct_running_mode != "in_memory":
             raise invalid(
@@ -196,9 +210,13 @@ def choose(beam_args: Sequence[str], build: BuildOptions, own_flags: Iterable[st
                 repr(direct.direct_running_mode),
                 "in_memory, the default, as processes of our own write the shards",
             )
+        if options.view_as(beam_options.TestOptions).dry_run and not here:
+            raise invalid(
+                beam_flag("dry_run"),
+                "True, which is for a job on a cluster",
+                remedy=Arg("plan_only", True) + " shows what a build would write",
+            )
         direct.direct_num_workers = 1  # the pool's processes do the work
-        # Each side input is read once, and measuring its size for the cache takes longer than that.
-        worker_handlers.STATE_CACHE_SIZE_MB = 0
         # Clients of clusters and our tests check the types of the same graph; it takes 0.1 s.
         options.view_as(beam_options.TypeOptions).pipeline_type_check = False
         # Beam's DirectRunner would try to download Prism.

@@ -10,7 +10,7 @@ import io
 import itertools
 from collections.abc import Generator, Iterator, Mapping, Sequence
 
-from beam_pipeline.images.read import read_images
+from beam_pipeline.images.read import read_error, read_images
 from beam_pipeline.options import UrlOptions
 from beam_pipeline.planning.refs import ImageRef, Label, names_of
 from imageshards import storage, tfrecord
@@ -75,7 +75,8 @@ def _read_window(refs: Sequence[ImageRef]) -> list[bytes | ImageError]:
     ranges: list[list[ImageRef]] = []
     for ref in sorted(refs, key=lambda r: (r.uri, r.offset_bytes)):
         last = ranges[-1][-1] if ranges else ref
-        if ranges and last.uri == ref.uri and ref.offset_bytes - _end_of(last) <= _MAX_GAP_BYTES:
+        is_same = (last.uri, last.version) == (ref.uri, ref.version)
+        if ranges and is_same and ref.offset_bytes - _end_of(last) <= _MAX_GAP_BYTES:
             ranges[-1].append(ref)
         else:
             ranges.append([ref])
@@ -93,10 +94,9 @@ def _end_of(ref: ImageRef) -> int:
 def _read_range(refs: list[ImageRef]) -> dict[tuple[str, int], bytes | ImageError]:
     path, first = refs[0].uri, refs[0].offset_bytes
     try:
-        data = storage.read_range(path, first, _end_of(refs[-1]))
+        data = storage.read_range(path, first, _end_of(refs[-1]), refs[0].version)
     except OSError as e:
-        error = ImageError("read_error", e.strerror or str(e))
-        return {(path, ref.offset_bytes): error for ref in refs}
+        return {(path, ref.offset_bytes): read_error(e) for ref in refs}
     payloads: dict[tuple[str, int], bytes | ImageError] = {}
     for ref in refs:
         framed = data[ref.offset_bytes - first : _end_of(ref) - first]

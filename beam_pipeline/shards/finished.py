@@ -40,9 +40,6 @@ def unit_digest(unit: ShardUnit, options: ShardOptions) -> str:
 def finished_result(name: str, places: ShardPlaces, digest: str) -> ShardResult | None:
     """Returns the result of an earlier run that wrote this shard, if its files are still whole."""
     try:
-        # Usually there is no result yet; some stores answer `exists` faster than a failing read.
-        if not storage.is_local(places.staging) and not storage.exists(places.result_path(name)):
-            return None
         result = read_result(name, places)
     except (OSError, OutputError):
         return None
@@ -50,14 +47,14 @@ def finished_result(name: str, places: ShardPlaces, digest: str) -> ShardResult 
     if result.digest != digest or any(r.may_be_temporary for r in result.rejects):
         return None
     beside = {places.index_path(name): result.index, places.rejects_path(name): result.rejects_file}
-    if not all(file is None or _is_whole(path, file) for path, file in beside.items()):
+    if not all(file is None or _whole(path, file) for path, file in beside.items()):
         return None
     # A killed commit may have written an evened-out shard to the final place, and kept a copy of
     # this one in the staging folder.
     staged = places.staged_path(name)
     for path in dict.fromkeys((places.finished_path(name), places.final_path(name), staged)):
-        if _is_whole(path, result.file):
-            found = msgspec.structs.replace(result, staged=path == staged)
+        if file := _whole(path, result.file):
+            found = msgspec.structs.replace(result, staged=path == staged, file=file)
             # The commit reads the place of the shard from the result.
             if found != result:
                 write_result(found, places)
@@ -85,23 +82,27 @@ def write_result(result: ShardResult, places: ShardPlaces) -> None:
     storage.write(places.result_path(result.name), msgspec.json.encode(result))
 
 
-def holds(path: str, file: WrittenFile) -> bool:
-    """Returns whether the file at `path` has the version or the bytes that were written."""
+def held(path: str, file: WrittenFile) -> WrittenFile | None:
+    """Returns a file with its present version; None without the bytes that were written."""
     found = storage.stat(path)
     if found is None or found.size_bytes != file.num_bytes:
-        return False
-    # An object of a store has a version, so its bytes need not be read.
-    if found.version and found.version == file.version:
-        return True
-    return storage.sha256_of(path)[1] == file.sha256
+        return None
+    # The bytes of a version need not be read again.
+    if file.version != found.version or not found.version:
+        if storage.sha256_of(path)[1] != file.sha256:
+            return None
+    return msgspec.structs.replace(file, version=found.version)
 
 
-def _is_whole(path: str, file: WrittenFile) -> bool:
-    """Returns whether a shard may be reused; a file that cannot be read is written again."""
+def _whole(path: str, file: WrittenFile) -> WrittenFile | None:
+    """Does the same for a file of an earlier run; a file that cannot be read is written again."""
+    # After a power cut, a file of this machine may have its size and time, but not its bytes.
+    if storage.is_local(path):
+        file = msgspec.structs.replace(file, version="")
     try:
-        return holds(path, file)
+        return held(path, file)
     except OSError:
-        return False
+        return None
 
 
 def output_error(path: str, e: OSError) -> Exception:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 
 import msgspec
 
 from beam_pipeline.planning.refs import ShardUnit
 from imageshards import storage
-from imageshards.errors import LeaseLostError
+from imageshards.errors import LeaseLostError, OutputError
 from imageshards.index import index_file
-from imageshards.manifest import QUARANTINE_NAME
+from imageshards.manifest import MANIFEST_NAME, QUARANTINE_NAME
 from imageshards.typed import decode
 
 # A job writes this file to the staging folder when it begins, and owns the output while the file
@@ -47,12 +48,27 @@ class ShardPlaces:
     suffix: str = ".tfrecord"
 
     def check_job(self) -> None:
-        """Raises `LeaseLostError` if another build of this output has begun since, or has ended."""
+        """Raises `LeaseLostError` if another build of this output has begun since, or has ended.
+
+        Raises `OutputError` if this process does not see the folder that the client has prepared.
+        """
         if not self.job:
             return
+        path = storage.join(self.staging, JOB_NAME)
         try:
-            found = decode(storage.read(storage.join(self.staging, JOB_NAME)), JobNotes).id
-        except (FileNotFoundError, ValueError):
+            found = decode(storage.read(path), JobNotes).id
+        except ValueError:
+            found = ""
+        except FileNotFoundError:
+            # A build that has ended leaves a dataset in place of this file.
+            if not storage.exists(storage.join(self.output, MANIFEST_NAME)):
+                raise OutputError(
+                    argument="output",
+                    received=f"{self.output!r}, where {socket.gethostname()} finds no {path}",
+                    expected="this file of the client, in a folder that all workers see and nobody "
+                    "deletes",
+                    remedy="mount one at the same path everywhere, or use gs:// or s3://",
+                ) from None
             found = ""
         if found != self.job:
             raise LeaseLostError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 from collections.abc import Mapping
@@ -14,7 +15,13 @@ from beam_pipeline.images.pool_worker import Watch
 from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit, label_kind, names_of
 from beam_pipeline.shards.copying import DAMAGED, read_files_and_records
-from beam_pipeline.shards.finished import finished_result, output_error, unit_digest, write_result
+from beam_pipeline.shards.finished import (
+    finished_result,
+    output_error,
+    read_result,
+    unit_digest,
+    write_result,
+)
 from beam_pipeline.shards.places import ShardPlaces
 from beam_pipeline.shards.record import make_record
 from beam_pipeline.shards.result import ShardResult, ShardStats, WrittenFile, count_classes
@@ -41,42 +48,81 @@ def write_shard(
     name = places.shard_name(unit)
     digest = unit_digest(unit, options)
     watch = watch or Watch()
-    if finished := finished_result(name, places, digest):
-        watch.add(len(unit.refs), 0, 0, len(unit.refs))
-        return finished.without_details()
-    rows, stats, label = IndexRows(), ShardStats(), label_kind(unit.refs[0].label)
     try:
-        # Neither file has its final name before its `commit`, so a killed process leaves no file
-        # that looks like a whole shard.
-        with (
-            storage.AtomicFile(places.finished_path(name)) as file,
-            RejectsFile(places.rejects_path(name), options.quarantine_bytes) as rejects,
-        ):
-            with contextlib.closing(RecordFile(file.local_path)) as records:
-                read_bytes = _write_records(unit, options, records, rows, stats, rejects, watch)
-            # Another job may have taken the output over while this shard was written.
-            places.check_job()
-            result = ShardResult(
-                name=name,
-                split=unit.split,
-                num_records=len(rows),
-                classes=count_classes(rows.columns["class_name"]),
-                label=label,
-                num_rejects=len(rejects.rejects),
-                rejects_file=rejects.commit(),
-                index=_write_index(rows, label, unit, places),
-                file=records.written(file.commit()),
-                staged=places.finished_path(name) == places.staged_path(name),
-                digest=digest,
-                read_bytes=read_bytes,
-                rejects=rejects.rejects,
-                stats=stats,
-                run_id=options.run_id,
-            )
-        write_result(result, places)  # makes the shard finished, so it comes last
-        return result.without_details()
+        places.check_job()
+        before = storage.stat(places.finished_path(name))
+        if before and (finished := finished_result(name, places, digest)):
+            watch.add(len(unit.refs), 0, 0, len(unit.refs))
+        else:
+            version = before and before.version
+            finished = _write_shard(unit, places, options, watch, digest, version)
+        return finished.without_details()
     except OSError as e:
         raise output_error(places.staging, e) from e
+
+
+def _write_shard(
+    unit: ShardUnit,
+    places: ShardPlaces,
+    options: ShardOptions,
+    watch: Watch,
+    digest: str,
+    before: str | None,
+) -> ShardResult:
+    """Writes a shard in place of the object of version `before`, None for no object."""
+    name = places.shard_name(unit)
+    rows, stats, label = IndexRows(), ShardStats(), label_kind(unit.refs[0].label)
+    # Neither file has its final name before its `commit`, so a killed process leaves no file that
+    # looks like a whole shard.
+    with (
+        storage.AtomicFile(places.finished_path(name)) as file,
+        RejectsFile(places.rejects_path(name), options.quarantine_bytes) as rejects,
+    ):
+        with contextlib.closing(RecordFile(file.local_path)) as records:
+            read_bytes = _write_records(unit, options, records, rows, stats, rejects, watch)
+        version = _put_in_place(file, before, name, places, digest)
+        if version is None:
+            return read_result(name, places)
+        result = ShardResult(
+            name=name,
+            split=unit.split,
+            num_records=len(rows),
+            classes=count_classes(rows.columns["class_name"]),
+            label=label,
+            num_rejects=len(rejects.rejects),
+            rejects_file=rejects.commit(),
+            index=_write_index(rows, label, unit, places),
+            file=records.written(version),
+            staged=places.finished_path(name) == places.staged_path(name),
+            digest=digest,
+            read_bytes=read_bytes,
+            rejects=rejects.rejects,
+            stats=stats,
+            run_id=options.run_id,
+        )
+    write_result(result, places)  # makes the shard finished, so it comes last
+    return result
+
+
+def _put_in_place(
+    file: storage.AtomicFile, before: str | None, name: str, places: ShardPlaces, digest: str
+) -> str | None:
+    """Moves a shard to its path; returns its version, or None if another attempt was faster.
+
+    `before` is the version of the object that may be replaced, None for no object.
+    """
+    while True:
+        # Another job may have taken the output over while this shard was written.
+        places.check_job()
+        try:
+            return file.commit(before)
+        except OSError as e:
+            if e.errno != errno.ESTALE:
+                raise
+        # A worker of a job that has lost the output, or another attempt at this shard, wrote there.
+        if finished_result(name, places, digest):
+            return None
+        before = (found := storage.stat(file.path)) and found.version
 
 
 def _write_records(

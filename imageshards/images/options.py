@@ -103,7 +103,8 @@ class ImageOptions:
         parse=functools.partial(parse_limit, "max_image_mpx", 1e6), metavar="MPX", least=1,
         )] = 100_000_000
     max_bytes: Annotated[int, Option(
-        "limit in MiB; larger files are rejected without reading (default: 64)",
+        "limit in MiB; larger files are rejected, without reading if their size is known "
+        "(default: 64)",
         flag="max_image_mb",
         parse=functools.partial(parse_limit, "max_image_mb", 2**20), metavar="MIB", least=1,
         )] = 64 * 1024 * 1024

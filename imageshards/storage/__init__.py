@@ -56,7 +56,6 @@ from imageshards.storage.files import settings as settings
 from imageshards.storage.files import sha256_of as sha256_of
 from imageshards.storage.files import stat as stat
 from imageshards.storage.files import sync as sync
-from imageshards.storage.files import upload as upload
 from imageshards.storage.files import using as using
 from imageshards.storage.files import write as write
 from imageshards.storage.files import write_new as write_new

@@ -33,7 +33,8 @@ class Stat(NamedTuple):
         path: Path or URI, without a slash at the end.
         size_bytes: Length; 0 for a folder.
         mtime_ns: Time of the last write, in ns since 1970; 0 if the store does not report it.
-        version: Generation (gs://) or etag (s3://), new with every write; empty for local files.
+        version: Generation (gs://), etag (s3://), or size and time of a file, new with every write;
+            empty if unknown.
         is_folder: Whether the entry is a folder, which has no size, time or version.
     """
 
@@ -108,10 +109,22 @@ def reset_counts() -> None:
 os.register_at_fork(after_in_child=reset_counts)
 
 
+def file_version(size_bytes: int, mtime_ns: int) -> str:
+    """Returns the version of a file that has no other version than its size and time."""
+    return f"{size_bytes}-{mtime_ns}" if mtime_ns else ""
+
+
+def replaced(path: str) -> OSError:
+    """Returns the error for a file that has another version than the caller expects."""
+    return OSError(errno.ESTALE, "it was replaced meanwhile", path)
+
+
 class Backend(abc.ABC):
     """One kind of storage. Many threads may call its methods at the same time.
 
-    A backend that can only read inherits the methods that write, which raise `OSError`.
+    A backend that can only read inherits the methods that write, which raise `OSError`. Methods
+    with a `version` raise `replaced` if the file has another version; "" means any version. Writing
+    with the version None raises if the file exists. Local files are written without this check.
 
     Raises (all methods):
         FileNotFoundError, PermissionError, OSError: An error of one object, after retries.
@@ -119,17 +132,17 @@ class Backend(abc.ABC):
     """
 
     @abc.abstractmethod
-    def open_read(self, path: str) -> BinaryIO:
-        """Opens a buffered stream that can seek."""
+    def open_read(self, path: str, version: str = "") -> BinaryIO:
+        """Opens a buffered stream that can seek, in which all bytes are of one version."""
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
         """Returns a whole object, or at most its first `max_bytes`."""
         with self.open_read(path) as file:
             return file.read() if max_bytes is None else read_up_to(file, max_bytes)
 
-    def read_range(self, path: str, start: int, end: int) -> bytes:
+    def read_range(self, path: str, start: int, end: int, version: str = "") -> bytes:
         """Returns the bytes from `start` to before `end`; fewer at the end of the object."""
-        with self.open_read(path) as file:
+        with self.open_read(path, version) as file:
             file.seek(start)
             return read_up_to(file, end - start)
 
@@ -158,28 +171,22 @@ class Backend(abc.ABC):
             entries[name] = Stat(above + name, is_folder=True) if slash else found
         return sorted(entries.values())
 
-    def write(self, path: str, data: bytes) -> Stat:
+    def write(self, path: str, data: bytes, version: str | None = "") -> Stat:
         """Writes an object that appears whole or not at all."""
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     def write_new(self, path: str, data: bytes) -> bool:
         """Writes an object unless the path exists already; returns whether it wrote."""
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        try:
+            self.write(path, data, None)
+        except OSError as e:
+            if e.errno != errno.ESTALE:
+                raise
+            return False
+        return True
 
-    def upload(self, local_path: str, path: str) -> Stat:
+    def upload(self, local_path: str, path: str, version: str | None = "") -> Stat:
         """Writes an object from a local file; the object appears whole or not at all."""
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    def write_if(self, path: str, data: bytes, version: str | None) -> str | None:
-        """Writes an object if its current version is `version` (None: if there is no object).
-
-        Returns:
-            The new version; None if another version was found, and nothing was written.
-        """
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    def version_and_age(self, path: str) -> tuple[str, float] | None:
-        """Returns an object's version, and its age in s by the store's clock; None if missing."""
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     def delete(self, paths: Iterable[str]) -> None:

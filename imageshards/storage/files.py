@@ -216,9 +216,13 @@ def read(path: str, max_bytes: int | None = None) -> bytes:
     return backend(path).read(path, max_bytes)
 
 
-def read_range(path: str, start: int, end: int) -> bytes:
-    """Returns the bytes from `start` to before `end` of a file; fewer at its end."""
-    return backend(path).read_range(path, start, end)
+def read_range(path: str, start: int, end: int, version: str = "") -> bytes:
+    """Returns the bytes from `start` to before `end` of a file; fewer at its end.
+
+    `version` is the `Stat.version` that the file must still have, "" for any. Raises `OSError` with
+    the code `ESTALE` if the file was replaced.
+    """
+    return backend(path).read_range(path, start, end, version)
 
 
 def sha256_of(path: str, num_bytes: int | None = None) -> tuple[int, str]:
@@ -235,9 +239,12 @@ def sha256_of(path: str, num_bytes: int | None = None) -> tuple[int, str]:
     return read, digest.hexdigest()
 
 
-def open_read(path: str) -> BinaryIO:
-    """Opens a buffered stream that can seek; a store's object is read in ranges of 8 MiB."""
-    return backend(path).open_read(path)
+def open_read(path: str, version: str = "") -> BinaryIO:
+    """Opens a buffered stream that can seek; a store's object is read in ranges of 8 MiB.
+
+    `version` is as for `read_range`. A read also raises if the object is replaced while it is open.
+    """
+    return backend(path).open_read(path, version)
 
 
 def write(path: str, data: bytes | str) -> Stat:
@@ -297,17 +304,17 @@ class AtomicFile:
         with contextlib.suppress(OSError):
             self._stack.close()
 
-    def commit(self) -> str:
-        """Moves or uploads the closed file to `path`; returns its version in a store."""
+    def commit(self, version: str | None = "") -> str:
+        """Moves or uploads the closed file to `path`; returns its new version.
+
+        A store raises `OSError` with the code `ESTALE` if the object there has not this `version`.
+        None means that there must be no object.
+        """
         if is_local(self.path):
             os.replace(self.local_path, self.path)
-            return ""
-        return upload(self.local_path, self.path).version
-
-
-def upload(local_path: str, path: str) -> Stat:
-    """Writes a file from a local file; the file appears whole or not at all."""
-    return backend(path).upload(local_path, path)
+            found = stat(self.path)
+            return found.version if found else ""
+        return backend(self.path).upload(self.local_path, self.path, version).version
 
 
 def local_copy(path: str) -> str:

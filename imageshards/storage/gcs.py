@@ -156,9 +156,12 @@ class GcsBackend(ObjectStore):
                 self._credentials.before_request(self._refresh, "GET", url, headers)
         return self._direct.get(target, headers, max_bytes)
 
-    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+    def get(
+        self, path: str, start: int | None = None, end: int | None = None, version: str = ""
+    ) -> bytes:
         data: bytes = self._blob(path).download_as_bytes(
             start=start, end=None if end is None else end - 1,
+            if_generation_match=int(version) if version else None,
             checksum=None,  # Records and shards have their own checksums.
             **self._options,
         )  # fmt: skip
@@ -191,27 +194,20 @@ class GcsBackend(ObjectStore):
             shared = (f"gs://{bucket}/{prefix}" for prefix in page.prefixes)
             yield objects + [Stat(path, is_folder=True) for path in shared]
 
-    def write(self, path: str, data: bytes) -> Stat:
-        return self._send(path, io.BytesIO(data), len(data))
-
-    def upload(self, local_path: str, path: str) -> Stat:
-        with open(local_path, "rb") as file:
-            return self._send(path, file, os.path.getsize(local_path))
-
-    def _send(self, path: str, file: BinaryIO, size_bytes: int) -> Stat:
+    def put(
+        self, path: str, body: bytes | BinaryIO, size: int, version: str | None, *, hasty: bool
+    ) -> Stat:
         blob = self._blob(path)
-        with self.translate_errors(path):
-            blob.upload_from_file(
-                file, size=size_bytes, content_type=_CONTENT_TYPE, **self._options
-            )
-        return _written(path, blob)
-
-    def put_if(self, path: str, data: bytes, version: str | None, *, hasty: bool = False) -> str:
-        blob = self._blob(path)
-        generation = 0 if version is None else int(version)  # 0 means a missing object.
-        options = self._hasty_options if hasty else self._options
-        blob.upload_from_string(data, _CONTENT_TYPE, if_generation_match=generation, **options)
-        return _written(path, blob).version
+        blob.upload_from_file(
+            io.BytesIO(body) if isinstance(body, bytes) else body,
+            size=size,
+            content_type=_CONTENT_TYPE,
+            # The generation 0 means a missing object.
+            if_generation_match=None if version == "" else int(version or 0),
+            **(self._hasty_options if hasty else self._options),
+        )
+        count(bytes_written=size)
+        return Stat(path, size, int(blob.updated.timestamp() * 1e9), str(blob.generation))
 
     def delete_objects(self, bucket: str, names: Sequence[str]) -> None:
         blobs = [self._client.bucket(bucket).blob(name) for name in names]
@@ -296,8 +292,3 @@ def _code(error: Any) -> int:
 def _stat(path: str, found: Any) -> Stat:
     updated = datetime.datetime.fromisoformat(found["updated"])
     return Stat(path, int(found["size"]), int(updated.timestamp() * 1e9), found["generation"])
-
-
-def _written(path: str, blob: Any) -> Stat:
-    count(bytes_written=blob.size)
-    return Stat(path, blob.size, int(blob.updated.timestamp() * 1e9), str(blob.generation))

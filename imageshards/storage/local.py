@@ -21,7 +21,9 @@ from imageshards.storage.base import (
     RANGE_BYTES,
     Backend,
     Stat,
+    file_version,
     read_up_to,
+    replaced,
     unfinished_path,
     write_whole,
 )
@@ -41,13 +43,13 @@ class LocalBackend(Backend):
         with open(path, "rb", opener=_open_file) as file:
             return file.read() if max_bytes is None else read_up_to(file, max_bytes)
 
-    def read_range(self, path: str, start: int, end: int) -> bytes:
+    def read_range(self, path: str, start: int, end: int, version: str = "") -> bytes:
         # `open_read` has a buffer of 1 MiB, too much for a range of a few bytes.
-        with open(path, "rb", opener=_open_file) as file:
+        with _opened(path, version) as file:
             file.seek(start)
             return read_up_to(file, end - start)
 
-    def write(self, path: str, data: bytes) -> Stat:
+    def write(self, path: str, data: bytes, version: str | None = "") -> Stat:
         with write_whole(path) as file:
             file.write(data)
         return _stat(path, os.stat(path))
@@ -66,8 +68,8 @@ class LocalBackend(Backend):
         finally:
             self.delete([between])
 
-    def open_read(self, path: str) -> BinaryIO:
-        return open(path, "rb", buffering=1 << 20, opener=_open_file)
+    def open_read(self, path: str, version: str = "") -> BinaryIO:
+        return _opened(path, version, 1 << 20)
 
     def stat(self, path: str) -> Stat | None:
         try:
@@ -128,7 +130,7 @@ class LocalBackend(Backend):
         os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
         os.replace(source, target)
 
-    def upload(self, local_path: str, path: str) -> Stat:
+    def upload(self, local_path: str, path: str, version: str | None = "") -> Stat:
         self.copy(local_path, path)
         return _stat(path, os.stat(path))
 
@@ -239,19 +241,33 @@ def _described(entry: os.DirEntry[str]) -> Entry:
     return Entry(entry.path, "file" if stat.S_ISREG(status.st_mode) else "special", status)
 
 
+def _opened(path: str, version: str, buffering: int = -1) -> BinaryIO:
+    file = open(path, "rb", buffering, opener=_open_file)
+    if version and _stat(path, os.fstat(file.fileno())).version != version:
+        file.close()
+        raise replaced(path)
+    return file
+
+
 def _open_file(path: str, flags: int) -> int:
     """Opens a regular file; refuses devices and FIFOs, while Python itself refuses folders."""
-    # A FIFO would block until somebody writes to it, and a device may never end.
-    descriptor = os.open(path, flags | os.O_NONBLOCK)
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+    # Opening a device may change its state, and a FIFO would block until somebody writes to it. The
+    # file may be replaced after the first look, so the open file is looked at again.
+    if not _is_special(os.stat(path)):
+        descriptor = os.open(path, flags | os.O_NONBLOCK)
+        if not _is_special(os.fstat(descriptor)):
+            return descriptor
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "Not a regular file", path)
-    return descriptor
+    raise OSError(errno.EINVAL, "Not a regular file", path)
+
+
+def _is_special(status: os.stat_result) -> bool:
+    return not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode)
 
 
 def _stat(path: str, status: os.stat_result) -> Stat:
-    return Stat(path, status.st_size, status.st_mtime_ns)
+    size_bytes, mtime_ns = status.st_size, status.st_mtime_ns
+    return Stat(path, size_bytes, mtime_ns, file_version(size_bytes, mtime_ns))
 
 
 def _stats_of(entries: Iterable[Entry]) -> Iterator[Stat]:

@@ -265,7 +265,7 @@ class Lease(OutputLock):
 
     def __init__(self, path: str, times: LeaseTimes = _TIMES):
         super().__init__(path)
-        self._store = files.backend(path)
+        self._store: Any = files.backend(path)  # an `ObjectStore`, which this module need not load
         self._times = times
         self._renewals = 0
         self._version: str | None = None

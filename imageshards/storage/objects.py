@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from imageshards.errors import StorageError
-from imageshards.storage.base import RANGE_BYTES, Backend, Stat, check_may_write, count
+from imageshards.storage.base import RANGE_BYTES, Backend, Stat, check_may_write, count, replaced
 
 # Enough connections for all threads of a client that read ahead and copy.
 CONNECTIONS = 128
@@ -38,6 +38,8 @@ HASTY_SEC = 5.0
 _TRUST_SEC = 10.0
 _DIRECT_SEC = 20.0  # time-out of `DirectReader`
 _KEPT = 128  # its idle connections
+# A stream requests this much first, which is enough for the header of an archive's member.
+_FIRST_RANGE_BYTES = 64 << 10
 # The body of an error is read up to this size, so that its connection can be used again.
 _MAX_ERROR_BYTES = 64 << 10
 _BUCKET = re.compile(r"[a-z0-9]([\w.:-]*[a-z0-9])?", re.ASCII | re.IGNORECASE)
@@ -60,7 +62,7 @@ class StoreFailure(NamedTuple):
     """An error of a store's library, classified.
 
     Attributes:
-        kind: `missing`, `refused`, `credentials`, `changed` (the condition of a write does not
+        kind: `missing`, `refused`, `credentials`, `changed` (the condition of a request does not
             hold), `range` (beyond the object's end), `unreachable` or `other`.
         said: The message of the library, in any number of lines.
     """
@@ -126,19 +128,20 @@ class ObjectStore(Backend):
         """Reads an object by `DirectReader.get`; None where only the library can read it."""
 
     @abc.abstractmethod
-    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
-        """Returns an object, or its bytes from `start` to before `end`."""
+    def get(
+        self, path: str, start: int | None = None, end: int | None = None, version: str = ""
+    ) -> bytes:
+        """Returns an object, or its bytes from `start` to before `end`, of a version if given."""
 
     @abc.abstractmethod
     def delete_objects(self, bucket: str, names: Sequence[str]) -> None:
         """Deletes objects; ignores missing ones."""
 
     @abc.abstractmethod
-    def put_if(self, path: str, data: bytes, version: str | None, *, hasty: bool = False) -> str:
-        """Writes an object if its version is `version` (None: if missing); returns the new one.
-
-        With `hasty`, the time-outs are short and the retries few.
-        """
+    def put(
+        self, path: str, body: bytes | BinaryIO, size: int, version: str | None, *, hasty: bool
+    ) -> Stat:
+        """Writes an object of `size` bytes; with `hasty`, time-outs are short and retries few."""
 
     @abc.abstractmethod
     def head(self, path: str) -> tuple[Stat, float]:
@@ -181,6 +184,8 @@ class ObjectStore(Backend):
                 return self._bucket_error(f"{self.scheme}://{bucket}", "", found)
         if error.kind == "missing":
             return FileNotFoundError(errno.ENOENT, "no such object", path)
+        if error.kind == "changed":
+            return replaced(path)
         if error.kind == "refused":
             text = "access to the object is refused (403)"
             if self.account() is None:
@@ -253,16 +258,18 @@ class ObjectStore(Backend):
                 elif not found.path.endswith("/"):
                     yield found
 
-    def open_read(self, path: str) -> BinaryIO:
+    def open_read(self, path: str, version: str = "") -> BinaryIO:
         found = self.stat(path)
         if found is None:
             raise FileNotFoundError(errno.ENOENT, "no such object", path)
-        return cast(BinaryIO, io.BufferedReader(_ObjectReader(self, found), RANGE_BYTES))
+        if version and version != found.version:
+            raise replaced(path)
+        return cast(BinaryIO, io.BufferedReader(_ObjectReader(self, found), _FIRST_RANGE_BYTES))
 
-    def read_range(self, path: str, start: int, end: int) -> bytes:
+    def read_range(self, path: str, start: int, end: int, version: str = "") -> bytes:
         with self.translate_errors(path):
             try:
-                data = self.get(path, start, end)
+                data = self.get(path, start, end, version)
             except self.errors as e:
                 if self.classify_error(e).kind == "range":  # A file has no bytes there, either.
                     return b""
@@ -280,32 +287,32 @@ class ObjectStore(Backend):
                 with self.translate_errors(f"{self.scheme}://{bucket}/{some[0]}"):
                     self.delete_objects(bucket, some)
 
+    def write(self, path: str, data: bytes, version: str | None = "") -> Stat:
+        with self.translate_errors(path):
+            return self.put(path, data, len(data), version, hasty=False)
+
+    def upload(self, local_path: str, path: str, version: str | None = "") -> Stat:
+        with open(local_path, "rb") as file, self.translate_errors(path):
+            return self.put(path, file, os.path.getsize(local_path), version, hasty=False)
+
     def write_if(self, path: str, data: bytes, version: str | None) -> str | None:
+        """Writes an object for a lease; returns its new version, or None if `write` would raise."""
         # The condition alone protects this write, which also renews leases.
         self._call.path = ""
         try:
-            return self.put_if(path, data, version, hasty=True)
+            return self.put(path, data, len(data), version, hasty=True).version
         except self.errors as e:
             error = self.classify_error(e)
             if error.kind == "changed" or (error.kind == "missing" and version is not None):
                 return None
             raise self._translated(path, error) from e
 
-    def write_new(self, path: str, data: bytes) -> bool:
-        with self.translate_errors(path):
-            try:
-                self.put_if(path, data, None)
-            except self.errors as e:
-                if self.classify_error(e).kind != "changed":
-                    raise
-                return False
-        return True
-
     def stat(self, path: str) -> Stat | None:
         found = self._head(path)
         return None if found is None else found[0]
 
     def version_and_age(self, path: str) -> tuple[str, float] | None:
+        """Returns an object's version, and its age in s by the store's clock; None if missing."""
         found = self._head(path)
         if found is None:
             return None
@@ -325,13 +332,16 @@ class ObjectStore(Backend):
 
 
 class _ObjectReader(io.RawIOBase):
-    """A raw stream over an object, which requests a range for each read."""
+    """A raw stream over one version of an object, which holds the range that was read last.
+
+    Ranges are small for single headers, and grow while neighbours are read.
+    """
 
     def __init__(self, store: ObjectStore, found: Stat):
-        self._store = store
-        self._path = found.path
-        self._size_bytes = found.size_bytes
-        self._position = 0
+        self._store, self._found = store, found
+        self._position = self._start = 0
+        self._data = b""
+        self._range_bytes = _FIRST_RANGE_BYTES
 
     def readable(self) -> bool:
         return True
@@ -340,25 +350,28 @@ class _ObjectReader(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size_bytes}[whence]
-        self._position = max(0, base + offset)
+        ends = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._found.size_bytes}
+        self._position = max(0, ends[whence] + offset)
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        data = self._read(len(buffer))
+        at = self._position - self._start
+        if not 0 <= at < len(self._data):
+            is_near = 0 <= at < len(self._data) + self._range_bytes
+            grown = min(4 * self._range_bytes, RANGE_BYTES)
+            self._range_bytes = grown if is_near else _FIRST_RANGE_BYTES
+            wanted = max(self._range_bytes, min(len(buffer), RANGE_BYTES))
+            begin, at = self._position, 0
+            end = min(begin + wanted, self._found.size_bytes)
+            path, version = self._found.path, self._found.version
+            self._data = b""
+            if end > begin:
+                self._data = self._store.read_range(path, begin, end, version)
+            self._start = begin
+        data = self._data[at : at + len(buffer)]
         buffer[: len(data)] = data
-        return len(data)
-
-    def readall(self) -> bytes:
-        return b"".join(iter(lambda: self._read(RANGE_BYTES), b""))
-
-    def _read(self, size: int) -> bytes:
-        end = min(self._position + size, self._size_bytes)
-        if end <= self._position:
-            return b""
-        data = self._store.read_range(self._path, self._position, end)
         self._position += len(data)
-        return data
+        return len(data)
 
 
 class DirectReader:

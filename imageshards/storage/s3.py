@@ -8,7 +8,7 @@ import os
 import re
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import boto3
 import botocore
@@ -162,9 +162,12 @@ class S3Backend(ObjectStore):
             S3SigV4Auth(frozen, service, region).add_auth(request)
         return direct.reader.get(target, dict(request.headers.items()), max_bytes)
 
-    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+    def get(
+        self, path: str, start: int | None = None, end: int | None = None, version: str = ""
+    ) -> bytes:
         bucket, key = split_uri(path)
         span = {} if start is None or end is None else {"Range": f"bytes={start}-{end - 1}"}
+        span |= {"IfMatch": version} if version else {}
         for attempt in range(1, _TRIES + 1):
             body = self._client.get_object(Bucket=bucket, Key=key, **span)["Body"]
             try:
@@ -216,30 +219,23 @@ class S3Backend(ObjectStore):
             below = page.get("CommonPrefixes", ())
             yield objects + [Stat(root + shared["Prefix"], is_folder=True) for shared in below]
 
-    def write(self, path: str, data: bytes) -> Stat:
-        with self.translate_errors(path):
-            return self._put(self._client, path, data, len(data))
-
-    def _put(self, client: Any, path: str, body: Any, size_bytes: int, **options: str) -> Stat:
+    def put(
+        self, path: str, body: bytes | BinaryIO, size: int, version: str | None, *, hasty: bool
+    ) -> Stat:
         bucket, key = split_uri(path)
-        done = client.put_object(Bucket=bucket, Key=key, Body=body, **options)
-        count(bytes_written=size_bytes)
-        return Stat(path, size_bytes, int(_date(done).timestamp()) * 10**9, done["ETag"])
-
-    def upload(self, local_path: str, path: str) -> Stat:
-        with open(local_path, "rb") as file, self.translate_errors(path):
-            size_bytes = os.path.getsize(local_path)
-            if size_bytes <= _MAX_PUT_BYTES:
-                return self._put(self._client, path, file, size_bytes)
-            bucket, key = split_uri(path)
-            self._client.upload_fileobj(file, bucket, key, Config=_IN_PARTS)
-        count(bytes_written=size_bytes)
-        return self.head(path)[0]  # `upload_fileobj` does not return the etag.
-
-    def put_if(self, path: str, data: bytes, version: str | None, *, hasty: bool = False) -> str:
-        condition = {"IfNoneMatch": "*"} if version is None else {"IfMatch": version}
+        if size > _MAX_PUT_BYTES:
+            # `upload_fileobj` takes no condition, and does not return the etag.
+            self._client.upload_fileobj(body, bucket, key, Config=_IN_PARTS)
+            count(bytes_written=size)
+            return self.head(path)[0]
+        condition = {} if version == "" else {"IfMatch": version}
         client = self._hasty_client if hasty else self._client
-        return self._put(client, path, data, len(data), **condition).version
+        done = client.put_object(
+            Bucket=bucket, Key=key, Body=body,
+            **(condition if version is not None else {"IfNoneMatch": "*"}),
+        )  # fmt: skip
+        count(bytes_written=size)
+        return Stat(path, size, int(_date(done).timestamp()) * 10**9, done["ETag"])
 
     def delete_objects(self, bucket: str, names: Sequence[str]) -> None:
         if len(names) == 1:

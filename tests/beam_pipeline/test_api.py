@@ -74,10 +74,12 @@ def test_a_mistake_is_a_sentence_that_names_keywords(keyword, value, word, tmp_p
 
 # A script without `if __name__ == "__main__":`.
 SCRIPT = """
-import gc, logging, os, signal, threading
+import gc, logging, os, pathlib, signal, threading
 import imageshards as ims
+from apache_beam.runners.portability.fn_api_runner import worker_handlers
 
 print("begun")
+cache_mb = worker_handlers.STATE_CACHE_SIZE_MB
 def state():
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     names = ["", "apache_beam", "apache_beam.runners.common"]
@@ -101,6 +103,9 @@ assert not gc.isenabled(); gc.enable()
 assert sum(made[0].splits.values()) == 20 and made[0].output == os.path.abspath("copy")
 plan = ims.build("photos", "planned", plan_only=True)
 assert "nothing was written" in str(plan) and not plan.splits and "<pre>" in plan._repr_html_()
+threads = pathlib.Path("/proc/self/task").glob("*/children")
+assert not [child for thread in threads for child in thread.read_text().split()]
+assert worker_handlers.STATE_CACHE_SIZE_MB == cache_mb
 assert ims.verify("copy", workers=2).ok
 assert state() == before
 """

@@ -11,7 +11,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.internal import pickler
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import HadoopFileSystemOptions, PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 
 import beam_pipeline as bp
@@ -22,7 +22,7 @@ from tests.support import builds
 from tests.support.google_front import GoogleFront
 from tests.support.http_stand_in import self_signed
 from tests.support.store_servers import store_server
-from tests.support.stores import store_uri
+from tests.support.stores import StoreFileSystem, store_uri
 
 pytestmark = pytest.mark.process
 
@@ -46,7 +46,7 @@ def own_clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             {"endpoint_url": "http://x", "access_key_id": "me"},
             {},
         ),
-        ("--no_auth --s3_disable_ssl", {"use_ssl": False}, {"no_auth": "true"}),
+        ("--no_auth --s3_disable_ssl", {"use_ssl": False}, {"no_auth": True}),
         ("--s3_verify=false --runner X", {"verify": False}, {}),
         (f"--{ACCOUNT} a,b --s3_verify=True", {"verify": True}, {ACCOUNT: "a,b"}),
         ("--s3_verify", {}, {}),  # refused with all other flags, later
@@ -86,15 +86,36 @@ def test_other_file_systems_of_beam_are_read_and_not_written(tmp_path, capsys):
     assert "--output received 'teststore:///out', on a file system that" in capsys.readouterr().err
 
 
+class _ConfiguredFileSystem(StoreFileSystem):
+    """Like Beam's `hdfs://`, which no process reaches without the flags of a command."""
+
+    @classmethod
+    def scheme(cls) -> str:
+        return "configuredstore"
+
+    def __init__(self, pipeline_options: PipelineOptions | None):
+        if pipeline_options is None:
+            raise ValueError("pipeline_options is not set")
+        options = pipeline_options.view_as(HadoopFileSystemOptions)
+        if options.hdfs_host != "here" or not options.hdfs_full_urls:
+            raise ValueError("the flags did not come here")
+        super().__init__(pipeline_options)
+
+
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    return builds.class_folders(tmp_path_factory.mktemp("photos"), {"cat": 8, "dog": 8})
+    return builds.class_folders(tmp_path_factory.mktemp("in") / "photos", {"cat": 8, "dog": 8})
 
 
 def read_from(bucket: str, output: pathlib.Path, *flags: str) -> int:
     """The exit code of a build whose main process lists, and whose others read, a bucket."""
     shards = ("--splits", "train=1", "--num_shards", "2", "--no_report")
     return builds.build("--input", f"{bucket}/photos", "--output", output, *shards, *flags)
+
+
+def test_flags_of_other_file_systems_reach_the_client_and_the_steps(photos, tmp_path):
+    given = ["--hdfs_host", "here", "--hdfs_full_urls", "--hdfs_port=1", "--plan_only"]
+    assert read_from(f"configuredstore://{photos.parent}", tmp_path / "out", *given) == 0
 
 
 class TestS3:
@@ -142,7 +163,8 @@ class TestS3:
     def test_all_processes_of_a_build_obey(self, tmp_path, capsys):
         assert read_from("s3://pictures", tmp_path / "out") == 2
         assert "certificate" in capsys.readouterr().err
-        assert read_from("s3://pictures", tmp_path / "out", "--s3_verify=false") == 0
+        for more in (["--plan_only", "--runner=FlinkRunner"], []):
+            assert read_from("s3://pictures", tmp_path / "out", "--s3_verify=false", *more) == 0
         with pytest.raises(StorageError, match="certificate"):
             storage.read(self.PATH)
 

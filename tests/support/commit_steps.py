@@ -31,7 +31,7 @@ from beam_pipeline.shards.writer import write_shard
 from imageshards import storage
 from imageshards.manifest import MANIFEST_NAME, TRANSFORM_NAME, load_manifest
 from imageshards.storage import AtomicFile, files
-from imageshards.storage.base import Backend, Stat
+from imageshards.storage.base import Backend, Stat, replaced
 from imageshards.storage.local import LocalBackend
 from tests.support.builds import jpeg
 
@@ -46,7 +46,7 @@ class MemoryStore(Backend):
         self.objects: dict[str, tuple[bytes, int]] = {}
         self._versions = itertools.count()
 
-    def open_read(self, path: str) -> BinaryIO:
+    def open_read(self, path: str, version: str = "") -> BinaryIO:
         if path not in self.objects:
             raise FileNotFoundError(errno.ENOENT, "no such object", path)
         return io.BytesIO(self.objects[path][0])
@@ -61,15 +61,15 @@ class MemoryStore(Backend):
         found = (self.stat(path) for path in sorted(self.objects) if path.startswith(prefix))
         yield from (stat for stat in found if stat)
 
-    def write(self, path: str, data: bytes) -> Stat:
+    def write(self, path: str, data: bytes, version: str | None = "") -> Stat:
+        found = self.stat(path)
+        if version != "" and version != (found and found.version):
+            raise replaced(path)
         self.objects[path] = (data, next(self._versions))
         return Stat(path, len(data), 0, str(self.objects[path][1]))
 
-    def write_new(self, path: str, data: bytes) -> bool:
-        return path not in self.objects and bool(self.write(path, data))
-
-    def upload(self, local_path: str, path: str) -> Stat:
-        return self.write(path, pathlib.Path(local_path).read_bytes())
+    def upload(self, local_path: str, path: str, version: str | None = "") -> Stat:
+        return self.write(path, pathlib.Path(local_path).read_bytes(), version)
 
     def copy(self, source: str, target: str) -> None:
         with self.open_read(source) as file:
@@ -137,7 +137,9 @@ class Disturbed:
         file_class = _Hooked(types.SimpleNamespace(commit=AtomicFile.commit), self.called)
         with (
             mock.patch.dict(files._backends, hooked),
-            mock.patch.object(AtomicFile, "commit", lambda file: file_class.commit(file)),
+            mock.patch.object(
+                AtomicFile, "commit", lambda file, *version: file_class.commit(file, *version)
+            ),
         ):
             yield
 

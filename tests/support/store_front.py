@@ -85,10 +85,10 @@ class Front(HttpStandIn):
             return self._kept[key]
         if method == "GET" and re.search(r"/storage/v1/b/[^/]+/o\?.*maxResults=", target):
             return _paged(target, self._ask(request))
-        if method in ("GET", "HEAD") or "/storage/v1/" not in target:
-            return self._ask(request)
-        # The emulator does not look at conditions; nothing may come between one and its write.
+        # The emulator does not look at conditions; nothing may come between one and its request.
         wanted = re.search(r"[?&]ifGenerationMatch=(\d+)", target)
+        if "/storage/v1/" not in target or (method in ("GET", "HEAD") and wanted is None):
+            return self._ask(request)
         with self._one_by_one:
             if wanted is not None and self._generation(request) != wanted[1]:
                 self._log.append((method, target, 412))
@@ -115,10 +115,10 @@ class Front(HttpStandIn):
 
 
 def _uploaded_name(target: str, body: bytes) -> str:
-    """The name of the object that an upload to gs:// is for, quoted."""
-    named = re.search(r"[?&]name=([^&]*)", target)
+    """The name of the object that an upload to gs:// or a read from there is for, quoted."""
+    named = re.search(r"[?&]name=([^&]*)|^/download/.*/o/([^?]*)", target)
     if named:
-        return named[1]
+        return named[1] or named[2]
     # In the first part of the body, as JSON.
     found = re.search(rb'"name":\s*("(?:[^"\\]|\\.)*")', body)
     return urllib.parse.quote(json.loads(found[1]) if found else "", safe="")

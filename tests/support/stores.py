@@ -11,12 +11,12 @@ import beam_pipeline  # noqa: F401  # tells storage of Beam's file systems
 SCHEME = "teststore"
 
 
-def store_uri(path: object) -> str:
-    return f"{SCHEME}://{path}"
+def store_uri(path: object, scheme: str = SCHEME) -> str:
+    return f"{scheme}://{path}"
 
 
 def _local(uri: str) -> str:
-    return uri.removeprefix(f"{SCHEME}://")
+    return uri.rpartition("://")[2]
 
 
 class StoreFileSystem(LocalFileSystem):
@@ -31,7 +31,7 @@ class StoreFileSystem(LocalFileSystem):
 
     def _list(self, dir_or_prefix: str) -> Any:
         for found in super()._list(os.path.dirname(_local(dir_or_prefix)) or "/"):
-            path, size_bytes = store_uri(found.path), found.size_in_bytes
+            path, size_bytes = store_uri(found.path, self.scheme()), found.size_in_bytes
             yield FileMetadata(path, size_bytes, found.last_updated_in_seconds)
 
     def open(self, path: str, *more: Any, **named: Any) -> Any:

@@ -78,7 +78,7 @@ def test_adopted_records_in_a_store_are_read_like_local_ones(store, local, tmp_p
     here.mkdir()
     for path in local.glob("*.tfrecord"):
         (here / path.name).write_bytes(path.read_bytes())
-        storage.upload(str(path), f"{there}/{path.name}")
+        storage.copy(str(path), f"{there}/{path.name}")
     pointing = str(tmp_path / "pointing")
     for places in ((str(here),), (there,), (there, pointing)):
         adopt(*places)

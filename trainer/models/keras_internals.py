@@ -15,7 +15,7 @@ import tensorflow as tf
 from imageshards.errors import UserError
 from trainer.imports import CHANNELS_LAST, CHANNELS_REMEDY
 
-# The only minor release of Keras that setup.py allows, with which this package was tested.
+# The only minor release of Keras that pyproject.toml allows, with which this package was tested.
 TESTED = "3.15"
 # The methods of an optimizer that `adapt_to_replicas` replaces.
 _ADAPTED = ("check_finite", "_backend_apply_gradients", "_all_reduce_sum_gradients")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import os
 import posixpath
 import re
 import stat
@@ -19,15 +18,20 @@ from typing import Any, NamedTuple
 
 from beam_pipeline.images.read import DEFLATED, PICTURE, STORED, ZIP_MEMBER
 from beam_pipeline.inputs.folders import PathFilter, Skipped, folder_entries, matching_files
-from beam_pipeline.inputs.layout import expand_braces, glob_root, is_glob, layout_of, wrong_input
+from beam_pipeline.inputs.layout import (
+    expand_braces,
+    glob_root,
+    is_glob,
+    layout_of,
+    unreadable,
+    wrong_input,
+)
 from beam_pipeline.inputs.spool import DECOMPRESSION_ERRORS, decompressed
 from beam_pipeline.options import ARCHIVE_SUFFIXES, ARCHIVES, DATASET, TABLE, InputOptions
 from imageshards import storage
-from imageshards.storage.base import RANGE_BYTES
 
 # A tar header has 512 bytes. With a larger buffer, reading headers would also read data of images.
 _LOCAL_BUFFER_BYTES = 4096
-_FIRST_RANGE_BYTES = 64 << 10
 # Number of names in a folder of a store that are searched for archives.
 _PEEKED_NAMES = 1000
 _FILES = (*ARCHIVE_SUFFIXES, ".parquet")
@@ -174,64 +178,27 @@ def _inside(name: str) -> str | None:
 
 
 @contextlib.contextmanager
-def open_archive(path: str, spooled: str = "") -> Iterator[Archive]:
+def open_archive(path: str, spooled: str = "", version: str = "") -> Iterator[Archive]:
     """Opens an archive, or its decompressed copy; raises `UserError` also if a later read fails.
 
-    Without a copy, a compressed tar can only be read once, from its beginning.
+    Without a copy, a compressed tar can only be read once, from its beginning. `version` is the one
+    that the archive must have, "" for any.
     """
-    place = spooled or path
+    place, version = (spooled, "") if spooled else (path, version)
     try:
         with contextlib.ExitStack() as stack:
             if not spooled and (opener := decompressed(path)):
-                file: Any = stack.enter_context(opener(storage.open_read(path)))
-            elif storage.is_local(place):
-                opened: Any = storage.open_read(place)
-                raw = opened.detach()  # the buffer of an opened file is too large
-                file = stack.enter_context(io.BufferedReader(raw, _LOCAL_BUFFER_BYTES))
+                file: Any = stack.enter_context(opener(storage.open_read(path, version)))
             else:
-                file = _StoreFile(place)
+                file = storage.open_read(place, version)
+                if storage.is_local(place):  # the buffer of an opened file is too large
+                    file = io.BufferedReader(file.detach(), _LOCAL_BUFFER_BYTES)
+                stack.enter_context(file)
             yield Archive(file, place.lower().endswith(".zip"))
     except (*DECOMPRESSION_ERRORS, tarfile.TarError, zipfile.BadZipFile, ValueError) as e:
         reason = getattr(e, "strerror", None) or str(e) or type(e).__name__
         if isinstance(e, OSError) and e.errno:
-            problem = f"which cannot be read ({reason})"
-            raise wrong_input(path, problem, remedy="fix the path or its permissions") from e
+            raise unreadable(path, e) from e
         problem = f"which is damaged, cut off or no archive of its name ({reason})"
         expected, remedy = "a whole .tar, .zip or .tar.gz", "fetch or pack it again"
         raise wrong_input(path, problem, expected, remedy) from e
-
-
-class _StoreFile:
-    def __init__(self, path: str):
-        found = storage.stat(path)
-        if found is None:
-            raise FileNotFoundError(2, os.strerror(2), path)
-        self._path, self._size = path, found.size_bytes
-        self._position = self._start = 0
-        self._data = b""
-        self._range_bytes = _FIRST_RANGE_BYTES
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = max(0, base + offset)
-        return self._position
-
-    def read(self, size: int = -1) -> bytes:
-        begin = self._position
-        end = self._size if size < 0 else min(begin + size, self._size)
-        if not self._start <= begin <= end <= self._start + len(self._data):
-            # Ranges are small for single headers, and grow while neighbours are read.
-            is_near = 0 <= begin - self._start < len(self._data) + self._range_bytes
-            grown = min(4 * self._range_bytes, RANGE_BYTES)
-            self._range_bytes = grown if is_near else _FIRST_RANGE_BYTES
-            until = min(max(end, begin + self._range_bytes), self._size)
-            self._data = storage.read_range(self._path, begin, until) if until > begin else b""
-            self._start = begin
-        self._position = max(begin, end)
-        return self._data[begin - self._start : end - self._start]

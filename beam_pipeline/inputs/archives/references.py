@@ -187,8 +187,10 @@ def archive_refs(
         expected = "an archive (.tar, .zip, .tar.gz)"
         raise wrong_input(path, "which is no file", expected, "fix the path")
     spooled = spool_tar(found, spool) if decompressed(path) else ""
-    blank = ImageRef("", path, None, mtime_ns=found.mtime_ns, spooled=spooled)
-    with open_archive(path, spooled) as archive:
+    blank = ImageRef(
+        "", path, None, mtime_ns=found.mtime_ns, spooled=spooled, version=found.version
+    )
+    with open_archive(path, spooled, found.version) as archive:
         if schema is not None:
             yield from _sample_refs(archive, source, schema, prefix, blank)
             return

@@ -15,7 +15,7 @@ from beam_pipeline.inputs.folders import Skipped
 from beam_pipeline.inputs.tables import cells
 from beam_pipeline.inputs.tables.boxes import checked_boxes
 from beam_pipeline.inputs.tables.cells import shown, wrong_cell
-from beam_pipeline.inputs.tables.rows import picture_rows, read_rows, row_key
+from beam_pipeline.inputs.tables.rows import Part, picture_rows, read_rows, row_key
 from beam_pipeline.inputs.tables.schema import ROW_NUMBERS, TableSchema, check_class_names
 from beam_pipeline.options import RELATIVE, ColumnSpec, is_split_name
 from beam_pipeline.planning.refs import MISSING, ImageRef, Label
@@ -36,7 +36,7 @@ _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 def read_refs(
-    path: str, schema: TableSchema, row_groups: range | None = None, spool: str = ""
+    path: str, schema: TableSchema, part: Part | None = None, spool: str = ""
 ) -> Iterator[ImageRef | Skipped]:
     """Yields the references of a file of an image table, or of a part of it, in row order.
 
@@ -48,12 +48,12 @@ def read_refs(
     folder = os.path.dirname(os.path.abspath(path) if storage.is_local(path) else path)
     check_class_names(path, schema)
     if schema.has_pictures:
-        for where, row, ref in picture_rows(path, schema.names, schema.image, row_groups, spool):
+        for where, row, ref in picture_rows(path, schema.names, schema.image, part, spool):
             keyed = ref if ref.key else ref._replace(key=row_key(where, schema.root))
             yield from refs_of_row(where, row, schema, keyed)
         return
     has_backslashes = False
-    for where, row in read_rows(path, schema.names, row_groups):
+    for where, row in read_rows(path, schema.names, part):
         image = _text(where, row, schema.image)
         ref = image_place(where, folder, image, schema.any_path)
         # Only slashes in place of backslashes give the key of an image another form.

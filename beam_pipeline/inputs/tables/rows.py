@@ -17,14 +17,14 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from beam_pipeline.inputs.layout import wrong_input
+from beam_pipeline.inputs.layout import unreadable, wrong_input
 from beam_pipeline.inputs.spool import check_space, spooled_path
 from beam_pipeline.inputs.tables.cells import MAX_WHOLE_FLOAT32
 from beam_pipeline.planning.refs import ImageRef
@@ -53,17 +53,24 @@ _PART_ROWS = 100_000
 _PART_BYTES = 128 << 20
 
 
+class Part(NamedTuple):
+    """Row groups of a Parquet file that one worker reads."""
+
+    row_groups: range
+    version: str  # of the file; another one may have other rows in these row groups
+
+
 def read_rows(
-    path: str, columns: Sequence[str] | None = None, row_groups: range | None = None
+    path: str, columns: Sequence[str] | None = None, part: Part | None = None
 ) -> Iterator[Row]:
     """Yields the rows of a file in order. The file's name decides the format; the default is CSV.
 
     Columns without a name and the row index of pandas are left out. `columns` saves time with
-    Parquet files only. `row_groups` is a part of `parts(path)` of a Parquet file; None means all.
+    Parquet files only. `part` is one of `parts(path)` of a Parquet file; None means all.
     Raises `UserError` if the file cannot be read, lacks a column, or a row is damaged.
     """
     if is_parquet(path):
-        return _parquet_rows(path, columns, row_groups)
+        return _parquet_rows(path, columns, part)
     if path.lower().endswith((".jsonl", ".ndjson")):
         return _json_rows(path)
     return _csv_rows(path, columns)
@@ -78,16 +85,19 @@ def is_parquet(path: str) -> bool:
     return path.lower().endswith((".parquet", ".pq"))
 
 
-def parts(path: str) -> list[range | None]:
+def parts(path: str) -> list[Part | None]:
     """Returns the row groups that each worker reads; [None], the whole, for a file of text."""
     if not is_parquet(path):
         return [None]
-    with open_parquet(path) as file:
+    found = storage.stat(path)
+    version = found.version if found else ""
+    with open_parquet(path, version) as file:
         groups, rows = file.num_row_groups, file.metadata.num_rows
         num_bytes = sum(file.metadata.row_group(i).total_byte_size for i in range(groups))
     by_rows = groups * _PART_ROWS // max(1, rows)
     step = max(1, min(by_rows, groups * _PART_BYTES // max(1, num_bytes)))
-    return [range(at, min(at + step, groups)) for at in range(0, groups, step)] or [None]
+    starts = range(0, groups, step)
+    return [Part(range(at, min(at + step, groups)), version) for at in starts] or [None]
 
 
 def parquet_schema(path: str) -> pa.Schema:
@@ -119,12 +129,6 @@ def whole_numbers_with_nulls(path: str, schema: pa.Schema) -> set[str]:
     return {name for name in with_nulls - large if not name.startswith(OBJECT_PREFIX)}
 
 
-def _unreadable(path: str, e: Exception) -> UserError:
-    reason = getattr(e, "strerror", None) or next(iter(str(e).splitlines()), type(e).__name__)
-    problem = f"which cannot be read ({reason})"
-    return wrong_input(path, problem, remedy="fix the path or its permissions")
-
-
 def _lines(path: str) -> Iterator[str]:
     """Yields the lines of a text file with their ends: LF, CRLF or CR."""
     try:
@@ -137,7 +141,7 @@ def _lines(path: str) -> Iterator[str]:
                     raise wrong_input(path, problem, remedy="save the file as UTF-8")
                 yield line
     except OSError as e:
-        raise _unreadable(path, e) from e
+        raise unreadable(path, e) from e
 
 
 def _csv_rows(path: str, columns: Sequence[str] | None) -> Iterator[Row]:
@@ -208,39 +212,32 @@ def _json_rows(path: str) -> Iterator[Row]:
         yield where, row
 
 
-def _parquet_rows(
-    path: str, columns: Sequence[str] | None, row_groups: range | None
-) -> Iterator[Row]:
+def _parquet_rows(path: str, columns: Sequence[str] | None, part: Part | None) -> Iterator[Row]:
     wanted = list(parquet_schema(path).names if columns is None else columns)
-    with open_parquet(path) as file:
+    with open_parquet(path, part.version if part else "") as file:
         _check_present(path, columns, file.schema_arrow.names)
-        groups = range(file.num_row_groups) if row_groups is None else row_groups
-        number = first_row(path, file, groups)
+        groups = part.row_groups if part else range(file.num_row_groups)
+        number = first_row(file, groups)
         for batch in file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=wanted):
             for row in batch.to_pylist():
                 number += 1
                 yield f"{path} row {number}", row
 
 
-def first_row(path: str, file: parquet.ParquetFile, row_groups: range) -> int:
+def first_row(file: parquet.ParquetFile, row_groups: range) -> int:
     """Returns the index of the first row of some row groups."""
-    if row_groups.stop > file.num_row_groups:
-        raise replaced(path)
     return sum(file.metadata.row_group(i).num_rows for i in range(row_groups.start))
 
 
-def replaced(path: str) -> UserError:
-    return UserError(f"{path} was replaced while it was read", remedy="run the same command again")
-
-
 @contextlib.contextmanager
-def open_parquet(path: str) -> Iterator[parquet.ParquetFile]:
+def open_parquet(path: str, version: str = "") -> Iterator[parquet.ParquetFile]:
+    """Opens a Parquet file that must have a version; raises `UserError` if it cannot be read."""
     try:
-        with storage.open_read(path) as file:
+        with storage.open_read(path, version) as file:
             # Without a buffer, pyarrow holds whole column chunks, which pictures may make large.
             yield parquet.ParquetFile(file, buffer_size=RANGE_BYTES, pre_buffer=False)
     except (OSError, ValueError, pa.ArrowException) as e:
-        raise _unreadable(path, e) from e
+        raise unreadable(path, e) from e
 
 
 # Pictures that are decompressed at the same time: at most so many, and about so many bytes.
@@ -279,7 +276,7 @@ def class_names_in(schema: pa.Schema, column: str) -> tuple[str, ...]:
 
 
 def picture_rows(
-    path: str, columns: Sequence[str], image: str, row_groups: range | None, spool: str
+    path: str, columns: Sequence[str], image: str, part: Part | None, spool: str
 ) -> Iterator[PictureRow]:
     """Yields the rows of a part of a Parquet file, and writes their pictures into a spooled file.
 
@@ -287,14 +284,14 @@ def picture_rows(
     Raises `UserError` if the file cannot be read or lacks a column, or the disk is full.
     """
     found = storage.stat(path)
-    with open_parquet(path) as file:
-        groups = range(file.num_row_groups) if row_groups is None else row_groups
-        if found is None:
-            raise replaced(path)
+    if found is None:
+        raise wrong_input(path, "which is no file", "a Parquet file", "fix the path")
+    with open_parquet(path, part.version if part else found.version) as file:
         _check_present(path, columns, file.schema_arrow.names)
         if not holds_pictures(kind := file.schema_arrow.field(image).type):
             raise wrong_input(path, f"whose column {image!r} is {kind}", "pictures in every file")
-        number = first_row(path, file, groups)
+        groups = part.row_groups if part else range(file.num_row_groups)
+        number = first_row(file, groups)
         spooled = spooled_path(spool, found, f"{groups.start}-{groups.stop}")
         blank = ImageRef("", path, None, split_of(path), mtime_ns=found.mtime_ns, spooled=spooled)
         others = [name for name in columns if name != image]

@@ -105,6 +105,18 @@ def test_a_shard_that_changes_after_it_was_written_is_not_committed(job, changed
     assert spreads(job.output) <= {0, 1}
 
 
+def test_a_shard_that_stays_as_it_is_and_was_replaced_is_not_committed(tmp_path):
+    """By a worker of a job that has lost the output."""
+    job = Job(str(tmp_path / "set"), make_units(tmp_path / "photos", 0)[2:])
+    job.begin()
+    (task,) = job.begin_commit()
+    path = pathlib.Path(job.places.staged_path(task.shard.name))
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert not task.changed
+    with refused("output", "has other bytes", kind=OutputError):
+        job.finalize(task)
+
+
 def test_a_shard_without_an_index_is_not_committed(tmp_path):
     """As where `PlanShards` was given no features; the dataset that was there stays."""
     before = Job(str(tmp_path / "set"), make_units(tmp_path / "old", 100))

@@ -1,26 +1,32 @@
 """Builds whose output is in a bucket: the same bytes, few requests, and nothing lost on the way."""
 
+import contextlib
+import dataclasses
 import hashlib
 import json
 import pathlib
 import re
 import urllib.parse
 from collections.abc import Iterator
+from typing import Any
 
+import msgspec
 import pytest
 
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.finalize import finalize_shard, plan_finalize
 from beam_pipeline.options import ImageOptions, ShardOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
-from beam_pipeline.shards.places import JOB_NAME, ShardPlaces
+from beam_pipeline.shards.finished import read_result
+from beam_pipeline.shards.places import JOB_NAME, JobNotes, ShardPlaces
 from beam_pipeline.shards.result import ShardResult
 from beam_pipeline.shards.writer import write_shard
 from imageshards import storage
+from imageshards.errors import LeaseLostError, OutputError
 from imageshards.manifest import to_json
 from imageshards.storage import lock
 from imageshards.verification import command as verify
-from tests.support.builds import build, class_folders, manifest, shard_bytes
+from tests.support.builds import build, class_folders, examples, manifest, shard_bytes
 from tests.support.commands import ForkedBuild, wait_until
 from tests.support.commit_steps import contents
 from tests.support.store_servers import StoreServer, store_server
@@ -84,9 +90,9 @@ def built(server, photos) -> str:
     asked = [target for target in asked if not re.search(others, target)]
     fences = [target for target in asked if "staging/job.json" in target]
     assert len(asked) - len(fences) <= 62, asked
-    # Read at the beginning, written, deleted with the rest; read by each shard that is finished and
-    # by each that is committed, and three times by the other steps of the commit.
-    assert len(fences) <= 3 + 8 + 8 + 3, fences
+    # Read at the beginning, written, deleted with the rest; read by each shard that is begun,
+    # finished, committed and rewritten, and three times by the other steps of the commit.
+    assert len(fences) <= 3 + 4 * 8 + 3, fences
     return output
 
 
@@ -135,9 +141,9 @@ def test_a_shard_costs_four_requests_and_one_at_the_commit(server, photos):
 
     server.clear()
     result = write_shard(unit, places, OPTIONS)
-    asked(4)  # a look for an earlier result, the shard, its index, and the file beside them
+    asked(4)  # a look for an earlier shard, the shard, its index, and the file beside them
     finalize(result, places)
-    asked(1 + 1)  # the index is copied; the last is this test's
+    asked(2 + 1)  # a look at the shard, and a copy of the index; the last is this test's
     again = write_shard(unit, places, OPTIONS)
     assert again.reused and not again.staged and again.file == result.file
     asked(4)
@@ -146,7 +152,46 @@ def test_a_shard_costs_four_requests_and_one_at_the_commit(server, photos):
     assert not storage.exists(waiting.final_path(result.name))
     server.clear()
     finalize(result, waiting)
-    asked(2 + 1)  # the shard is copied, too
+    asked(3 + 1)  # the shard is copied, too
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_no_shard_of_a_job_that_lost_the_output_is_committed(server, photos, monkeypatch, is_late):
+    """Its worker has just found its own job.json, and uploads before or after the newer job."""
+    output = f"{server.bucket()}/set"
+    unit, commit = unit_of(photos), storage.AtomicFile.commit
+    lost, newer = (dataclasses.replace(places_of(output, output), job=job) for job in "ab")
+    options = dataclasses.replace(OPTIONS, image=ImageOptions(height_px=64, width_px=64))
+
+    def begin(places: ShardPlaces) -> None:
+        notes = msgspec.json.encode(JobNotes(id=places.job))
+        storage.write(f"{places.staging}/{JOB_NAME}", notes)
+
+    def commit_beside_newer_job(file: storage.AtomicFile, *version: Any) -> str:
+        versions = []
+
+        def commit_of_newer_job(*given: Any) -> str:
+            monkeypatch.setattr(storage.AtomicFile, "commit", commit)
+            versions.extend([] if is_late else [commit(file, *version)])
+            return commit(*given)
+
+        begin(newer)
+        monkeypatch.setattr(storage.AtomicFile, "commit", commit_of_newer_job)
+        write_shard(unit, newer, options)
+        return versions[0] if versions else commit(file, *version)
+
+    begin(lost)
+    monkeypatch.setattr(storage.AtomicFile, "commit", commit_beside_newer_job)
+    with pytest.raises(LeaseLostError) if is_late else contextlib.nullcontext():
+        write_shard(unit, lost, OPTIONS)
+    name = newer.shard_name(unit)
+    (task,) = plan_finalize([read_result(name, newer).without_details()])
+    # A lost job that uploaded first has replaced the result of the newer job.
+    is_found = pytest.raises(OutputError, match="has changed since it was written")
+    with contextlib.nullcontext() if is_late else is_found:
+        finalize_shard(task, newer)
+    found = examples(newer.final_path(name))
+    assert {record["image/height"][0] for record in found} == {64}
 
 
 @ONLY_S3

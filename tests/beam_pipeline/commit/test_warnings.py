@@ -40,7 +40,7 @@ def test_names_that_look_alike_are_a_warning(one, other):
 @pytest.mark.parametrize(
     ("splits", "expected"),
     [
-        (["train"], "1 split of --splits got no image: 'validation'"),
+        (["train"], "1 split got no image: 'validation'"),
         (["validation", "trian", "test"], "split 'trian' is almost 'train'; rename it"),
         (["validation", "TRAIN", "test"], "split 'TRAIN' is almost 'train'; rename it"),
         (["train", "vaildation", "test"], "split 'vaildation' is almost 'validation'; rename it"),

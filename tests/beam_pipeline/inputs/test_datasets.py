@@ -159,7 +159,7 @@ def test_listing_records_without_columns_reads_only_the_index(made):
     refs = refs_of(made)
     assert {ref.source_bytes for ref in refs} == {1000}
     (made.directory / SHARD).write_bytes(b"")
-    assert refs_of(made) == refs
+    assert [ref._replace(version=refs[0].version) for ref in refs_of(made)] == refs
     (made.directory / "index" / SHARD.replace("tfrecord", "parquet")).write_bytes(b"half")
     with pytest.raises(UserError, match="is not the file that manifest.json names.*copy it again"):
         refs_of(made)

@@ -51,9 +51,9 @@ def test_neighbours_are_read_together_and_others_apart(made, monkeypatch):
     wanted = refs_of(made)
     asked = []
 
-    def counted(path, start, end):
+    def counted(path, *span):
         asked.append(path)
-        return storage.backend(path).read_range(path, start, end)
+        return storage.backend(path).read_range(path, *span)
 
     monkeypatch.setattr(storage, "read_range", counted)
     assert list(read_records([ref for ref, _ in wanted])) == wanted
@@ -76,12 +76,13 @@ def test_files_and_records_of_one_shard_keep_their_order(made, tmp_path):
 def test_a_missing_or_damaged_record_is_an_error_beside_whole_records(made):
     (first, payload), (second, _), *_ = refs_of(made)
     gone = second._replace(uri=second.uri + ".gone")
+    replaced = second._replace(version="1-2")
     moved = second._replace(offset_bytes=second.offset_bytes + 1)
     behind = second._replace(offset_bytes=10**6)
-    found = [data for _, data in read_records([first, gone, moved, behind])]
+    found = [data for _, data in read_records([first, gone, replaced, moved, behind])]
     assert found[0] == payload
     codes = [error.code for error in found[1:] if isinstance(error, ImageError)]
-    assert codes == ["read_error", DAMAGED, DAMAGED]
+    assert codes == ["not_found", "changed", DAMAGED, DAMAGED]
 
 
 def test_a_new_label_changes_two_features_and_an_equal_label_none(made):

@@ -18,16 +18,17 @@ from beam_pipeline.planning.refs import ImageRef, ShardUnit
 from beam_pipeline.shards.finished import finished_result, read_result, unit_digest, write_result
 from beam_pipeline.shards.places import ShardPlaces
 from beam_pipeline.shards.result import ShardResult, ShardStats, WrittenFile, merge_stats
-from beam_pipeline.shards.writer import RejectsFile
+from beam_pipeline.shards.writer import RejectsFile, write_shard
 from imageshards import storage
 from imageshards.errors import ImageError, OutputError
 from imageshards.example import decode_example
 from imageshards.images.encode import encode_image
-from imageshards.manifest import FeatureSpec, Reject
+from imageshards.manifest import FeatureSpec, File, Reject
 from imageshards.tfrecord import read_records
 from imageshards.typed import decode
 from tests.support.builds import jpeg
 from tests.support.errors import refused
+from tests.support.stores import store_uri
 from tests.support.strangers import changed
 
 SMALL = ImageOptions(height_px=20, width_px=20)
@@ -166,11 +167,22 @@ def test_a_shard_with_a_missing_or_replaced_file_is_not_finished(tmp_path, damag
     places = ShardPlaces(output=str(tmp_path / "out"), staging=str(tmp_path))
     for path in files_of(places, result().name):
         found = finish(places, result())
-        assert finished_result(found.name, places, found.digest) == replace(found, reused=True)
+        again = finished_result(found.name, places, found.digest)
+        assert again and again.reused
         storage.delete([path])
         if damage is not None:
             storage.write(path, damage)
         assert finished_result(found.name, places, found.digest) is None
+
+
+@pytest.mark.parametrize("where", [str, store_uri])
+def test_a_worker_without_the_folder_of_the_client_reads_no_picture(tmp_path, where):
+    """Such as a worker of Flink on another machine."""
+    out = where(tmp_path / "out")
+    places = ShardPlaces(output=out, staging=f"{out}/.staging", job="7")
+    with refused("output", "finds no", "job.json", "all workers see", kind=OutputError):
+        write_shard(UNIT, places, OPTIONS)
+    assert not (tmp_path / "out").exists()
 
 
 REF = ImageRef("é.jpg", os.fsdecode(b"/in/\xff.jpg"), "cat", "train")
@@ -184,7 +196,7 @@ def test_rejects_are_kept_as_they_come(tmp_path, keeps_bytes):
         file.add(REF, ERROR, "decode", b"\xff\xd8broken")
         file.add(REF, ERROR, "read")
         found, data = file.commit(), path.read_bytes()
-        assert found == WrittenFile(len(data), hashlib.sha256(data).hexdigest())
+        assert found and found.entry == File(len(data), hashlib.sha256(data).hexdigest())
         assert len(file.rejects) == 2
     first, second = (decode_example(record.payload) for record in read_records(str(path)))
     assert first.pop("image/encoded", None) == ([b"\xff\xd8broken"] if keeps_bytes else None)

@@ -15,6 +15,7 @@ from beam_pipeline.inputs.listing import schema_of
 from beam_pipeline.inputs.tables import rows as table_rows
 from beam_pipeline.inputs.tables.boxes import merge_boxes
 from beam_pipeline.inputs.tables.references import read_refs
+from beam_pipeline.inputs.tables.rows import Part
 from beam_pipeline.inputs.tables.schema import INFERENCE_ROWS, TableSchema, read_schema, table_files
 from beam_pipeline.options import ColumnSpec, InputOptions
 from beam_pipeline.planning.refs import MISSING, ImageRef
@@ -457,7 +458,7 @@ def test_pictures_of_a_parquet_file_are_ranges_of_spooled_files(tmp_path, kind, 
     assert schema.has_pictures and schema.columns == (ColumnSpec("age", "int"),)
     refs: list[ImageRef] = []
     for groups in (range(1), range(1, 2)):
-        refs += only_refs(path, schema, groups, str(tmp_path / "spool"))
+        refs += only_refs(path, schema, Part(groups, ""), str(tmp_path / "spool"))
     keys = [f"test-00000-of-00001.parquet row {n}" for n in (1, 2, 3)]
     assert [ref.key for ref in refs] == (["x.jpg", keys[1], "z.jpg"] if paths else keys)
     assert [ref.columns for ref in refs] == [{"age": n} for n in (1, 2, 3)]

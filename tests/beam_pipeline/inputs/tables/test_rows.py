@@ -140,8 +140,10 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path, name, where):
 
 def test_a_parquet_file_that_was_replaced_meanwhile_is_refused(tmp_path):
     parquet.write_table(pa.table({"a": [1] * 9}), tmp_path / "x.parquet", row_group_size=3)
-    with refused("", "x.parquet"):
-        list(read_rows(str(tmp_path / "x.parquet"), None, range(2, 5)))
+    first, *_ = parts(str(tmp_path / "x.parquet"))
+    parquet.write_table(pa.table({"a": [2] * 9}), tmp_path / "x.parquet", row_group_size=3)
+    with refused("input", "x.parquet', which was replaced while it was read"):
+        list(read_rows(str(tmp_path / "x.parquet"), None, first))
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.parquet"])
