@@ -15,6 +15,9 @@ from imageshards.errors import Arg, Text, UserError
 from imageshards.manifest import NONE, QUARANTINE_NAME, REPORT_NAME, STAGING_NAME, TRANSFORM_NAME
 
 _MAGIC = re.compile(r"[*?\[]")
+_SUFFIX = re.compile(
+    f"(?:{'|'.join(map(re.escape, opt.ARCHIVE_SUFFIXES + opt.TABLE_SUFFIXES))})$", re.IGNORECASE
+)
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*|\d+\.\.\d+)\}")
 # Folders of a dataset that a build replaces as a whole.
 _REPLACED = (STAGING_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
@@ -51,6 +54,16 @@ def expand_braces(pattern: str) -> list[str]:
         parts = found[1].split(",")
     before, behind = pattern[: found.start()], pattern[found.end() :]
     return [name for part in parts for name in expand_braces(f"{before}{part}{behind}")]
+
+
+def is_pattern(path: str) -> bool:
+    """Returns whether a path stands for several files: a glob, or a path with braces."""
+    return is_glob(path) or expand_braces(path) != [path]
+
+
+def without_suffix(path: str) -> str:
+    """Returns the path of an archive or a table without its ending."""
+    return _SUFFIX.sub("", path)
 
 
 def literal_prefix(pattern: str) -> str:

@@ -10,7 +10,6 @@ import dataclasses
 import io
 import os
 import posixpath
-import re
 import stat
 import tarfile
 import zipfile
@@ -19,7 +18,14 @@ from typing import Any, NamedTuple
 
 from beam_pipeline.images.read import DEFLATED, PICTURE, STORED, ZIP_MEMBER
 from beam_pipeline.inputs.folders import PathFilter, Skipped, folder_entries, matching_files
-from beam_pipeline.inputs.layout import expand_braces, glob_root, is_glob, layout_of, wrong_input
+from beam_pipeline.inputs.layout import (
+    glob_root,
+    is_glob,
+    is_pattern,
+    layout_of,
+    without_suffix,
+    wrong_input,
+)
 from beam_pipeline.inputs.spool import DECOMPRESSION_ERRORS, decompressed
 from beam_pipeline.options import ARCHIVE_SUFFIXES, ARCHIVES, DATASET, TABLE, InputOptions
 from imageshards import storage
@@ -31,7 +37,6 @@ _FIRST_RANGE_BYTES = 64 << 10
 # Number of names in a folder of a store that are searched for archives.
 _PEEKED_NAMES = 1000
 _FILES = (*ARCHIVE_SUFFIXES, ".parquet")
-_SUFFIX = re.compile(f"(?:{'|'.join(map(re.escape, _FILES))})$", re.IGNORECASE)
 _ENCRYPTED = 0x01  # flag of a member of a zip archive
 _TAR_BLOCK_BYTES = tarfile.BLOCKSIZE
 
@@ -52,11 +57,11 @@ def archive_files(source: InputOptions) -> list[tuple[str, str]]:
     without its suffix.
     """
     pattern = source.input
-    if not is_glob(pattern) and expand_braces(pattern) == [pattern]:
+    if not is_pattern(pattern):
         return [(pattern, "")]
     found = matching_files(pattern, "archives (.tar, .zip, .tar.gz)")
     start = len(glob_root(pattern)) + 1
-    return [(path, _SUFFIX.sub("", path[start:])) for path in found]
+    return [(path, without_suffix(path[start:])) for path in found]
 
 
 def with_files(source: InputOptions) -> InputOptions:
@@ -75,8 +80,8 @@ def with_files(source: InputOptions) -> InputOptions:
                 continue
             if is_folder or path.lower().endswith(source.extensions):
                 return source
-            if found := _SUFFIX.search(path):
-                suffixes.add(found[0])
+            if path.lower().endswith(_FILES):
+                suffixes.add(path[len(without_suffix(path)) :])
     except OSError:
         return source  # the listing raises this error again, as a sentence
     if not suffixes:

@@ -7,17 +7,16 @@ sample are the cells of a row: `cls` and `txt` are columns of these names, and e
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import json
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from beam_pipeline.inputs import labels
 from beam_pipeline.inputs.archives.members import Archive, Member, archive_files, open_archive
 from beam_pipeline.inputs.folders import PathFilter, Skipped
-from beam_pipeline.inputs.labels import is_split
 from beam_pipeline.inputs.layout import wrong_input
 from beam_pipeline.inputs.spool import decompressed, spool_tar
 from beam_pipeline.inputs.tables.references import refs_of_row
@@ -28,7 +27,7 @@ from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.manifest import NONE
-from imageshards.text import composed, key_of, printable
+from imageshards.text import key_of, printable
 
 # Members that show whether an archive is a WebDataset, and samples that show the column types.
 _FIRST_MEMBERS = 100
@@ -166,28 +165,27 @@ def _sample_refs(
         yield from refs_of_row(f"{blank.uri}: {printable(key)}", row, schema, place)
 
 
-# Archives like `photos-0001` are more likely parts of a dataset than classes.
-_PART = re.compile(r"[-_.]\d+$")
-
-# The name of a member → its split and its class folder.
-_Place = Callable[[str], tuple[str | None, str | None]]
-
-
 def archive_refs(
-    path: str, prefix: str, source: InputOptions, schema: TableSchema | None, spool: str
+    path: str,
+    prefix: str,
+    source: InputOptions,
+    schema: TableSchema | None,
+    spool: str,
+    said: tuple[str | None, str | None] = (None, None),
 ) -> Iterator[ImageRef | Skipped]:
     """Yields the references of an archive, and a `Skipped` for each member passed over.
 
     `prefix` is the beginning of the keys, "" for the only archive of an input. `schema` has the
-    columns of WebDataset archives. Raises `UserError` if the archive cannot be read to its end, or
-    an image has no label.
+    columns of WebDataset archives. `said` are the splits that the names of the archive and of the
+    folders above it say; its images have the second one if the archive's name is their class.
+    Raises `UserError` if the archive cannot be read to its end, or an image has no label.
     """
     found = storage.stat(path)
     if found is None:
         expected = "an archive (.tar, .zip, .tar.gz)"
         raise wrong_input(path, "which is no file", expected, "fix the path")
     spooled = spool_tar(found, spool) if decompressed(path) else ""
-    blank = ImageRef("", path, None, mtime_ns=found.mtime_ns, spooled=spooled)
+    blank = ImageRef("", path, None, said[0], mtime_ns=found.mtime_ns, spooled=spooled)
     with open_archive(path, spooled) as archive:
         if schema is not None:
             yield from _sample_refs(archive, source, schema, prefix, blank)
@@ -202,104 +200,50 @@ def archive_refs(
             else:
                 # Of two members with one name, unpacking would leave the last.
                 members[member.name] = member
-    images = [m for m in members.values() if m.name.lower().endswith(source.extensions)]
-    others = [m for m in members.values() if not m.name.lower().endswith(source.extensions)]
-    for other in others:
-        yield from labels.no_image(other.name)
-    yield from _members_in_folders(prefix, source, images, others, blank)
-
-
-def _members_in_folders(
-    prefix: str,
-    source: InputOptions,
-    images: Sequence[Member],
-    others: Sequence[Member],
-    blank: ImageRef,
-) -> Iterator[ImageRef | Skipped]:
-    regex = re.compile(composed(source.label_regex)) if source.label_regex else None
-    in_folders = regex is None and source.label != NONE
-    start = _without_wrapper([m.name for m in images]) if in_folders else 0
-    wrapper = images[0].name[:start] if images else ""
-    names = [member.name[start:] for member in images]
-    place = _folder_place(prefix, source, names) if in_folders else None
-    if place is not None:
-        _check_no_masks(source, names, place)
-        if _PART.search(prefix) and not any("/" in name for name in names):
-            yield Skipped(labels.PART_AS_CLASS, prefix)
-    of_labels: set[str] = set()
-    for member, name in zip(images, names, strict=True):
-        key = key_of("/".join(filter(None, (prefix, name))))
-        if place is None:
-            label, split, group = labels.labels_by_name(source, regex, key.rpartition("/")[2], key)
-        else:
-            split, folder = place(name)
-            if folder is None:
-                yield Skipped("outside_class_folders")
+    tree = _MemberTree(members, source.extensions)
+    layout = labels.find_layout(tree, source, key_of(prefix).rpartition("/")[2])
+    yield from layout.notes
+    above, by_name = key_of(prefix), said[layout.label is not None]
+    for name, member in members.items():
+        for place in labels.read_path(layout, source, name):
+            if isinstance(place, Skipped):
+                yield place
                 continue
-            of_labels.add(folder)
-            label, group = labels.cut_label(folder, source), None
-        yield blank._replace(
-            key=key, label=label, split=split, group=group, size_bytes=member.size_bytes,
-            offset_bytes=member.offset_bytes, form=member.form,
-        )  # fmt: skip
-    if place is not None:
-        beside = [member.name[start:] for member in others if member.name.startswith(wrapper)]
-        folders = {folder for _, folder in map(place, beside) if folder}
-        for name in sorted(folders - of_labels):
-            yield Skipped(labels.EMPTY_CLASS_FOLDER, name)
+            yield blank._replace(
+                key="/".join(filter(None, (above, place.key))), label=place.label,
+                split=place.split or by_name, group=place.group, size_bytes=member.size_bytes,
+                offset_bytes=member.offset_bytes, form=member.form,
+            )  # fmt: skip
+    for path, kind in layout.folders(tree):
+        if kind == labels.CLASS and not tree.holds_image(path):
+            yield Skipped(labels.EMPTY_CLASS_FOLDER, key_of(path.rstrip("/")))
 
 
-def _without_wrapper(names: Sequence[str]) -> int:
-    """Returns the length of the path of a folder that wraps all images; 0 if no folder does.
+class _MemberTree:
+    """The folders of an archive, as a `labels.Tree`."""
 
-    `flower_photos/` wraps `flower_photos/daisy/1.jpg`. `train/` does not wrap `train/daisy/1.jpg`,
-    as the name of a split has a meaning.
-    """
-    length = 0
-    while names:
-        top = {name[length:].partition("/")[0] for name in names}
-        (first, *others) = top
-        deep = all(name.count("/", length) > 1 for name in names)
-        if others or is_split(first) or not deep:
-            break
-        length += len(first) + 1
-    return length
+    def __init__(self, names: Iterable[str], extensions: tuple[str, ...]):
+        self._names = sorted(names)
+        self._folders: dict[str, set[str]] = collections.defaultdict(set)
+        self._with_images = set[str]()
+        self._above_images = set[str]()
+        for name in self._names:
+            *parts, _ = name.split("/")
+            paths = [*itertools.accumulate((f"{part}/" for part in parts), initial="")]
+            for path, inner in zip(paths, parts, strict=False):
+                self._folders[path].add(inner)
+            if name.lower().endswith(extensions):
+                self._with_images.add(paths[-1])
+                self._above_images.update(paths)
 
+    def folders(self, path: str) -> list[str]:
+        return sorted(self._folders.get(path, ()))
 
-def _check_no_masks(source: InputOptions, names: Sequence[str], place: _Place) -> None:
-    stems: dict[str | None, dict[str, set[str]]] = {}
-    for name in names:
-        split, folder = place(name)
-        if folder is not None:
-            stem = name.rpartition("/")[2].partition(".")[0]
-            stems.setdefault(split, {}).setdefault(folder, set()).add(stem)
-    for of_split in stems.values():
-        labels.check_masks(source, {folder: found.copy for folder, found in of_split.items()})
+    def has_image(self, path: str) -> bool:
+        return path in self._with_images
 
+    def holds_image(self, path: str) -> bool:
+        return path in self._above_images
 
-def _folder_place(prefix: str, source: InputOptions, names: Sequence[str]) -> _Place:
-    """Returns a function from the name of a member to its (split, class), by the member's folders.
-
-    An archive among several counts as a folder: a split if it has the name of a split, a class if
-    it holds no folders. The class of a member outside of class folders is None.
-    """
-    above, _, stem = key_of(prefix).rpartition("/")
-    top = sorted({name.partition("/")[0] for name in names if "/" in name})
-    if not top:
-        if not stem and names:
-            raise labels.no_class_folder(source)
-        in_split = above.rpartition("/")[2]
-        of_all = in_split if is_split(in_split) else None, stem
-        return lambda name: of_all
-    # An archive with folders may have the name of its split.
-    layout = source.layout
-    if layout not in ("class_folders", "split_folders"):
-        nested = any(name.count("/") > 1 and is_split(name.partition("/")[0]) for name in names)
-        layout = labels.layout_by_names(source.input, top, nested)
-    by_name = stem if is_split(stem) else None
-
-    def place(name: str) -> tuple[str | None, str | None]:
-        first, second, *_ = *map(key_of, name.split("/")[:-1]), None, None
-        return (by_name, first) if layout == "class_folders" else (first, second)
-
-    return place
+    def files(self, path: str) -> Iterator[str]:
+        return (storage.name_of(name) for name in self._names if name.startswith(path))
