@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from beam_pipeline.inputs import labels
+from beam_pipeline.inputs.archives.members import UNKNOWN_ENCODING
 from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, UNREADABLE_FOLDER
 from beam_pipeline.inputs.tables.references import BACKSLASHES, MISSING_MARKS
 from beam_pipeline.options import PlanOptions
@@ -108,6 +109,11 @@ _OF_INPUT = {
     BACKSLASHES: (
         "table",
         "paths of {names} have backslashes, as Windows writes them, and were read with slashes",
+    ),
+    UNKNOWN_ENCODING: (
+        "archive",
+        "{counted} with names in an encoding that the archive does not say, so classes and keys "
+        "may be unreadable: {names}; say --zip_encoding, such as cp932, gbk or cp1252",
     ),
     labels.WRAPPED: (
         "folder",

@@ -15,7 +15,13 @@ import msgspec
 from beam_pipeline import options as opt
 from beam_pipeline.inputs.archives.members import with_files
 from beam_pipeline.inputs.folders import is_dataset
-from beam_pipeline.inputs.layout import is_glob, layout_of, unfit_option, wrong_input
+from beam_pipeline.inputs.layout import (
+    expand_braces,
+    is_glob,
+    layout_of,
+    unfit_option,
+    wrong_input,
+)
 from beam_pipeline.options import DATASET, TABLE, BuildOptions, ImageOptions, InputOptions
 from imageshards import storage
 from imageshards.errors import Arg, Text, UserError
@@ -54,6 +60,12 @@ def open_inputs(options: BuildOptions) -> BuildOptions:
     """
     # A folder of archives becomes a glob first, as the kind of an input decides which flags fit.
     options = options.with_sources([*map(with_files, options.sources)])
+    names = (name for each in options.sources for name in expand_braces(each.input))
+    if options.source.zip_encoding and not any(n.lower().endswith(".zip") for n in names):
+        value, problem = repr(options.source.zip_encoding), "is no .zip archive"
+        raise unfit_option(
+            "zip_encoding", value, options.source.input, problem, remedy="leave it out"
+        )
     options = options.with_sources(_with_layouts(options))
     found = [
         (source, load_manifest(source.input, "input", complete=True))

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import types
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -26,6 +27,19 @@ _AT_ONCE = 16  # threads, which mostly wait for answers of a store
 def available_cores() -> int:
     """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+# Set when the user stops the program: only the main thread sees the exception of a signal.
+STOPPED = threading.Event()
+
+
+def check_stopped() -> None:
+    """Raises `KeyboardInterrupt` in any thread once the user has stopped the program.
+
+    Work of more than a second calls this function now and then, as a pool waits for its threads.
+    """
+    if STOPPED.is_set():
+        raise KeyboardInterrupt
 
 
 def in_thread(function: Callable[..., _Out]) -> Callable[..., _Out]:

@@ -13,10 +13,17 @@ import posixpath
 import stat
 import tarfile
 import zipfile
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, Self
 
-from beam_pipeline.images.read import DEFLATED, PICTURE, STORED, ZIP_MEMBER
+from beam_pipeline.images.read import (
+    DEFLATED,
+    PICTURE,
+    STORED,
+    ZIP_HEADER_BYTES,
+    ZIP_MEMBER,
+    read_zip_member,
+)
 from beam_pipeline.inputs.folders import PathFilter, Skipped, folder_entries, matching_files
 from beam_pipeline.inputs.layout import (
     glob_root,
@@ -27,9 +34,12 @@ from beam_pipeline.inputs.layout import (
     wrong_input,
 )
 from beam_pipeline.inputs.spool import DECOMPRESSION_ERRORS, decompressed
+from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import ARCHIVE_SUFFIXES, ARCHIVES, DATASET, TABLE, InputOptions
 from imageshards import storage
 from imageshards.storage.base import RANGE_BYTES
+from imageshards.storage.concurrency import check_stopped
+from imageshards.text import printable
 
 # A tar header has 512 bytes. With a larger buffer, reading headers would also read data of images.
 _LOCAL_BUFFER_BYTES = 4096
@@ -37,8 +47,23 @@ _FIRST_RANGE_BYTES = 64 << 10
 # Number of names in a folder of a store that are searched for archives.
 _PEEKED_NAMES = 1000
 _FILES = (*ARCHIVE_SUFFIXES, ".parquet")
-_ENCRYPTED = 0x01  # flag of a member of a zip archive
-_TAR_BLOCK_BYTES = tarfile.BLOCKSIZE
+# Flags of a member of a zip archive.
+_ENCRYPTED, _UTF8 = 0x01, 0x800
+_UNIX = 3  # system that made a member
+_ZIP_END_BYTES = 22  # the record at the end of a zip, without its comment
+# Larger texts are refused, as captions and metadata are small.
+MAX_TEXT_BYTES = 16 << 20
+# Headers of a tar that hold names and attributes of the next member, and their largest size.
+_LONG_NAMES = (
+    tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)  # fmt: skip
+_MAX_NAME_BYTES = 1 << 20
+_MAX_BYTES = 1 << 60
+_ZEROS_BYTES = 1 << 20
+
+# Reason of a `Skipped` that names a zip whose names are in an unknown encoding.
+UNKNOWN_ENCODING = "unknown_encoding"
 
 
 class Member(NamedTuple):
@@ -103,22 +128,38 @@ def _first_entries(folder: str) -> Iterator[tuple[str, bool]]:
 class Archive:
     """Archive that `open_archive` has opened."""
 
-    def __init__(self, file: Any, is_zip: bool):
-        self._file = file
-        self._is_zip = is_zip
+    def __init__(self, file: Any, path: str, is_zip: bool, encoding: str | None):
+        self._file, self._path = file, path
+        self._is_zip, self._encoding = is_zip, encoding
 
     def members(self) -> Iterator[Member | Skipped]:
-        """Yields the files of the archive in order, and a `Skipped` for each member passed over."""
-        if not self._is_zip:
-            yield from self._of_tar(0, None, "")
-            return
+        """Yields the files of the archive in order, and a `Skipped` for each member passed over.
+
+        A `Skipped` of `UNKNOWN_ENCODING` comes before a member.
+        """
+        return self._of_zip() if self._is_zip else self._of_tar(self._file, 0, "")
+
+    def read(self, member: Member) -> bytes:
+        """Returns the content of a small member."""
+        in_zip = member.form == ZIP_MEMBER
+        self._file.seek(member.offset_bytes)
+        data = bytes(self._file.read(member.size_bytes + (ZIP_HEADER_BYTES if in_zip else 0)))
+        return read_zip_member(data, member.size_bytes, MAX_TEXT_BYTES) if in_zip else data
+
+    def _of_zip(self) -> Iterator[Member | Skipped]:
         with zipfile.ZipFile(self._file) as archive:
-            for found in archive.infolist():
-                # Some Windows programs write backslashes as separators.
-                name = _inside(found.filename.replace("\\", "/"))
+            _check_zip_is_alone(self._file, archive)
+            found_all = archive.infolist()
+            encoding = self._encoding or _encoding_of_names(found_all)
+            for found in found_all:
                 if found.is_dir():
                     continue
-                if name is None:
+                if not encoding and not _is_known(found):
+                    yield Skipped(UNKNOWN_ENCODING, printable(self._path))
+                name = self._zip_name(found, encoding)
+                # Some Windows programs write backslashes as separators.
+                inside = _inside(name.replace("\\", "/"))
+                if inside is None:
                     yield Skipped("outside_archive")
                 elif stat.S_ISLNK(found.external_attr >> 16):
                     yield Skipped("link")
@@ -127,32 +168,44 @@ class Archive:
                 elif found.compress_type not in (STORED, DEFLATED):
                     yield Skipped("unknown_compression")
                 else:
-                    yield Member(name, found.header_offset, found.compress_size, ZIP_MEMBER)
+                    yield Member(inside, found.header_offset, found.compress_size, ZIP_MEMBER)
 
-    def read(self, member: Member) -> bytes:
-        self._file.seek(member.offset_bytes)
-        return bytes(self._file.read(member.size_bytes))
+    def _zip_name(self, found: zipfile.ZipInfo, encoding: str) -> str:
+        if not encoding or _is_known(found):
+            return found.filename
+        try:
+            return found.filename.encode("cp437").decode(encoding)
+        except UnicodeEncodeError:
+            return found.filename  # from a field in Unicode
+        except UnicodeDecodeError as e:
+            received = f"{encoding!r}, which is not the encoding of names in {self._path!r}"
+            raise invalid("zip_encoding", received, "the encoding of all names") from e
 
-    def _of_tar(self, start: int, end: int | None, folder: str) -> Iterator[Member | Skipped]:
-        self._file.seek(start)
-        with tarfile.TarFile(fileobj=self._file) as tar:
-            while (found := tar.next()) and (end is None or found.offset < end):
+    def _of_tar(self, file: Any, begin: int, folder: str) -> Iterator[Member | Skipped]:
+        """Yields the members of a tar, and of tars that were joined to it by `cat`.
+
+        `begin` is the position of `file` in the archive.
+        """
+        start = 0
+        while start >= 0:
+            file.seek(start)
+            tar = tarfile.TarFile(fileobj=file, tarinfo=_Header)
+            while found := tar.next():
+                check_stopped()
                 # `tarfile` would keep every header in memory.
                 tar.members.clear()  # type: ignore[attr-defined]
-                yield from self._tar_member(found, folder)
+                _check_size(found.size)
+                yield from self._tar_member(found, file, begin, folder)
                 # The last byte of the data shows that the tar is not cut off. Seeking further back
                 # would decompress a compressed tar again for each member.
-                self._file.seek(tar.offset - 1)
-                if not self._file.read(1):
+                file.seek(tar.offset - 1)
+                if not file.read(1):
                     raise tarfile.ReadError("unexpected end of data")
-            if found is None:
-                # `tarfile` ends without an error where bytes that are no header follow.
-                self._file.seek(tar.offset)
-                block = self._file.read(_TAR_BLOCK_BYTES)
-                if block.strip(b"\0") or 0 < len(block) < _TAR_BLOCK_BYTES:
-                    raise tarfile.ReadError(f"no header at byte {tar.offset:,}")
+            start = _joined_tar(file, tar.offset)
 
-    def _tar_member(self, found: tarfile.TarInfo, folder: str) -> Iterator[Member | Skipped]:
+    def _tar_member(
+        self, found: tarfile.TarInfo, file: Any, begin: int, folder: str
+    ) -> Iterator[Member | Skipped]:
         if found.isdir():
             return
         name = _inside(found.name)
@@ -163,11 +216,95 @@ class Archive:
         elif not found.isreg() or found.issparse():
             yield Skipped("special_file")
         elif name.lower().endswith(".tar"):
-            inner = posixpath.join(folder, name[: -len(".tar")])
-            end = found.offset_data + found.size
-            yield from self._of_tar(found.offset_data, end, inner)
+            inner = _Part(file, found.offset_data, found.size)
+            path = posixpath.join(folder, name[: -len(".tar")])
+            yield from self._of_tar(inner, begin + found.offset_data, path)
         else:
-            yield Member(posixpath.join(folder, name), found.offset_data, found.size)
+            yield Member(posixpath.join(folder, name), begin + found.offset_data, found.size)
+
+
+class _Header(tarfile.TarInfo):
+    """Header of a member, with sizes that are checked before `tarfile` uses them."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        found = super().frombuf(buf, encoding, errors)
+        # `tarfile` reads names that are too long for a header into memory.
+        _check_size(found.size, _MAX_NAME_BYTES if found.type in _LONG_NAMES else _MAX_BYTES)
+        return found
+
+
+def _check_size(size_bytes: int, most: int = _MAX_BYTES) -> None:
+    if not 0 <= size_bytes <= most:
+        raise tarfile.ReadError(f"a header with the size {size_bytes:,}")
+
+
+def _joined_tar(file: Any, end: int) -> int:
+    """Returns where another tar begins behind the zero blocks at `end`; -1 if none does."""
+    file.seek(end)
+    blocks = file.read(tarfile.BLOCKSIZE)
+    if len(blocks) < tarfile.BLOCKSIZE or blocks.strip(b"\0"):
+        at_end = "its end is missing" if not blocks else f"no header at byte {end:,}"
+        raise tarfile.ReadError(at_end)
+    while blocks and not blocks.strip(b"\0"):
+        end += len(blocks)
+        blocks = file.read(_ZEROS_BYTES)
+    zeros = len(blocks) - len(blocks.lstrip(b"\0"))
+    return end + zeros - zeros % tarfile.BLOCKSIZE if blocks else -1
+
+
+def _check_zip_is_alone(file: Any, archive: zipfile.ZipFile) -> None:
+    """Raises `BadZipFile` if bytes follow a zip, or if another zip is in front of it.
+
+    `zipfile` finds a zip by its end and would pass over the other one.
+    """
+    file.seek(-_ZIP_END_BYTES - len(archive.comment), io.SEEK_END)
+    if file.read(4) != b"PK\5\6":
+        raise zipfile.BadZipFile("bytes follow its end")
+    file.seek(0)
+    begins = min((found.header_offset for found in archive.infolist()), default=0)
+    if begins and file.read(4) == b"PK\3\4":
+        raise zipfile.BadZipFile("another zip is joined to it")
+
+
+def _is_known(found: zipfile.ZipInfo) -> bool:
+    """Returns whether a zip says how the name of a member is encoded."""
+    return found.filename.isascii() or bool(found.flag_bits & _UTF8)
+
+
+def _encoding_of_names(members: Iterable[zipfile.ZipInfo]) -> str:
+    """Returns the encoding of names that do not say theirs: UTF-8, or "" if it is unknown.
+
+    `zipfile` reads such names as IBM's code page 437, in which each byte is a character. macOS
+    writes UTF-8 without saying so, and Windows its own code page.
+    """
+    try:
+        for found in members:
+            if not _is_known(found):
+                found.filename.encode("cp437").decode()
+                if found.create_system != _UNIX:
+                    return ""
+    except UnicodeEncodeError:
+        pass  # from a field in Unicode
+    except UnicodeDecodeError:
+        return ""
+    return "utf-8"
+
+
+class _Part:
+    """A range of a file, which ends where a tar inside of a tar ends."""
+
+    def __init__(self, file: Any, start: int, size_bytes: int):
+        self._file, self._start, self._size = file, start, size_bytes
+
+    def tell(self) -> int:
+        return int(self._file.tell()) - self._start
+
+    def seek(self, offset: int) -> int:
+        return int(self._file.seek(self._start + offset)) - self._start
+
+    def read(self, size: int) -> bytes:
+        return bytes(self._file.read(max(0, min(size, self._size - self.tell()))))
 
 
 def _inside(name: str) -> str | None:
@@ -179,7 +316,7 @@ def _inside(name: str) -> str | None:
 
 
 @contextlib.contextmanager
-def open_archive(path: str, spooled: str = "") -> Iterator[Archive]:
+def open_archive(path: str, spooled: str = "", encoding: str | None = None) -> Iterator[Archive]:
     """Opens an archive, or its decompressed copy; raises `UserError` also if a later read fails.
 
     Without a copy, a compressed tar can only be read once, from its beginning.
@@ -195,8 +332,10 @@ def open_archive(path: str, spooled: str = "") -> Iterator[Archive]:
                 file = stack.enter_context(io.BufferedReader(raw, _LOCAL_BUFFER_BYTES))
             else:
                 file = _StoreFile(place)
-            yield Archive(file, place.lower().endswith(".zip"))
-    except (*DECOMPRESSION_ERRORS, tarfile.TarError, zipfile.BadZipFile, ValueError) as e:
+            yield Archive(file, path, place.lower().endswith(".zip"), encoding)
+    except (
+        *DECOMPRESSION_ERRORS, tarfile.TarError, zipfile.BadZipFile, ValueError, RecursionError,
+    ) as e:  # fmt: skip
         reason = getattr(e, "strerror", None) or str(e) or type(e).__name__
         if isinstance(e, OSError) and e.errno:
             problem = f"which cannot be read ({reason})"

@@ -15,7 +15,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from beam_pipeline.inputs import labels
-from beam_pipeline.inputs.archives.members import Archive, Member, archive_files, open_archive
+from beam_pipeline.inputs.archives.members import (
+    MAX_TEXT_BYTES,
+    Archive,
+    Member,
+    archive_files,
+    open_archive,
+)
 from beam_pipeline.inputs.folders import PathFilter, Skipped
 from beam_pipeline.inputs.layout import wrong_input
 from beam_pipeline.inputs.spool import decompressed, spool_tar
@@ -32,8 +38,6 @@ from imageshards.text import key_of, printable
 # Members that show whether an archive is a WebDataset, and samples that show the column types.
 _FIRST_MEMBERS = 100
 _INFERENCE_SAMPLES = 100
-# Larger texts are refused, as captions and metadata are small.
-_MAX_TEXT_BYTES = 16 << 20
 _IMAGE = "image"
 _TEXTS = ("json", "txt", "cls")
 
@@ -43,12 +47,12 @@ _Sample = tuple[str, Member | None, dict[str, Any], list[Skipped]]
 def webdataset_schema(source: InputOptions) -> TableSchema | None:
     """Returns the columns of WebDataset archives by their first samples, or None."""
     path, _ = archive_files(source)[0]
-    with open_archive(path) as archive:
+    with open_archive(path, encoding=source.zip_encoding) as archive:
         is_asked = source.layout == WEBDATASET
         if not is_asked and (source.layout != "auto" or not _is_webdataset(archive, source)):
             return None
     # The archive is opened again, as a compressed tar can only be read from its beginning.
-    with open_archive(path) as archive:
+    with open_archive(path, encoding=source.zip_encoding) as archive:
         samples = (each for each in _samples(archive, path, source) if each[1] is not None)
         head: list[Row] = [
             (f"{path}: {key}", row | {_IMAGE: ""})
@@ -130,7 +134,7 @@ def _samples(
 def _cells(archive: Archive, path: str, member: Member, ending: str) -> dict[str, Any]:
     """Returns the cells in a text of a sample; raises `UserError` if the text is damaged."""
     where = f"{path}: {printable(member.name)}"
-    if member.size_bytes > _MAX_TEXT_BYTES:
+    if member.size_bytes > MAX_TEXT_BYTES:
         raise UserError(f"{where} has {member.size_bytes:,} bytes", expected="a short text")
     try:
         text = archive.read(member).decode()
@@ -186,7 +190,7 @@ def archive_refs(
         raise wrong_input(path, "which is no file", expected, "fix the path")
     spooled = spool_tar(found, spool) if decompressed(path) else ""
     blank = ImageRef("", path, None, said[0], mtime_ns=found.mtime_ns, spooled=spooled)
-    with open_archive(path, spooled) as archive:
+    with open_archive(path, spooled, source.zip_encoding) as archive:
         if schema is not None:
             yield from _sample_refs(archive, source, schema, prefix, blank)
             return

@@ -93,6 +93,10 @@ def test_findings_of_the_listing_are_warnings():
         "unread_format": [".heic"],
         "unreadable_folder": ["/in/dog"],
         "empty_split_folder": ["test"],
+        "unknown_encoding": ["a.zip"],
+        "wrapped": ["set/"],
+        "split_of_word": ["seg_train as train"],
+        "split_below_class": ["test"],
         "given_split": ["train", "val"],
     }
     expected = [
@@ -100,6 +104,10 @@ def test_findings_of_the_listing_are_warnings():
         "skips for their endings: '.heic'; convert raw pictures",
         "1 folder could not be listed for lack of permissions",
         "1 split folder without a class folder: 'test'",
+        "may be unreadable: 'a.zip'; say --zip_encoding",
+        "all images are in 'set/'",
+        "became splits by a word: 'seg_train as train'",
+        "folders called 'test' are inside of class folders",
         "--splits was not applied to images of 'train', 'val'",
     ]
     for said, words in zip(told(even(*DEFAULT), **names), expected, strict=True):

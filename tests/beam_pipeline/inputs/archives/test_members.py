@@ -1,8 +1,11 @@
 """What is listed of an archive, what is passed over, and what is refused in one sentence."""
 
+import bz2
+import contextlib
 import gzip
 import io
 import json
+import lzma
 import os
 import pathlib
 import random
@@ -104,7 +107,7 @@ def test_several_archives_are_folders_or_parts(tmp_path):
 def test_a_tar_that_ends_too_early_is_refused_wherever_it_is_cut(tmp_path):
     whole = tar(tmp_path / "a.tar", "cat/1.jpg", "dog/2.jpg", data=b"x" * 1000).read_bytes()
     end = whole.index(b"dog/2.jpg") + 512 + 1024  # of the last file, padded
-    for cut in (1, 511, 700, 1500, 1536 + 100, end - 1, end - 600):
+    for cut in (1, 511, 700, 1500, 1536, 1536 + 100, end - 1, end - 600, end, end + 100):
         (tmp_path / "a.tar").write_bytes(whole[:cut])
         with refused("input", "a.tar'", "cut off"):
             listed(tmp_path / "a.tar")
@@ -112,6 +115,101 @@ def test_a_tar_that_ends_too_early_is_refused_wherever_it_is_cut(tmp_path):
     broken[1536 + 10] ^= 255  # in the header of the second file
     (tmp_path / "a.tar").write_bytes(bytes(broken))
     with refused("input", "byte 1,536"):
+        listed(tmp_path / "a.tar")
+
+
+def tar_of_tars(path: pathlib.Path, **inner: bytes) -> pathlib.Path:
+    with tarfile.open(path, "w") as packed:
+        for name, data in inner.items():
+            info = tarfile.TarInfo(f"{name}.tar")
+            info.size = len(data)
+            packed.addfile(info, io.BytesIO(data))
+    return path
+
+
+def test_tars_that_were_joined_are_read_to_the_last_one(tmp_path):
+    one, other = (tar(tmp_path / f"{n}.tar", f"{n}/1.jpg").read_bytes() for n in ("cat", "dog"))
+    (tmp_path / "a.tar").write_bytes(one + other)
+    (tmp_path / "a.tgz").write_bytes(gzip.compress(one) + gzip.compress(other))
+    (tmp_path / "a.tar.xz").write_bytes(lzma.compress(one) + lzma.compress(other))
+    (tmp_path / "a.tar.bz2").write_bytes(bz2.compress(one) + bz2.compress(other))
+    tar_of_tars(tmp_path / "tars.tar", in_one=one + other, last=other)
+    for name in ("a.tar", "a.tgz", "a.tar.xz", "a.tar.bz2"):
+        refs, _ = listed(tmp_path / name, str(tmp_path / "spool"))
+        assert contents(refs) == {f"{n}/1.jpg": f"{n}/1.jpg".encode() for n in ("cat", "dog")}
+    refs, _ = listed(tmp_path / "tars.tar", layout="split_folders")
+    assert contents(refs) == {
+        "in_one/cat/1.jpg": b"cat/1.jpg", "in_one/dog/1.jpg": b"dog/1.jpg",
+        "last/dog/1.jpg": b"dog/1.jpg",
+    }  # fmt: skip
+
+
+def test_an_inner_tar_without_its_end_is_refused(tmp_path):
+    whole = tar(tmp_path / "cat.tar", "1.jpg", "2.jpg").read_bytes()
+    for cut in (1024, 1536, 2048):
+        path = tar_of_tars(tmp_path / "a.tar", cat=whole[:cut], dog=whole)
+        with refused("input", "a.tar'", "cut off"):
+            listed(path)
+
+
+@pytest.mark.parametrize("name", ["a.tar", "a.zip", "a.tgz", "a.tar.bz2", "a.tar.xz"])
+def test_other_bytes_behind_the_end_are_refused(tmp_path, name):
+    whole = tar(tmp_path / "a.tar", "cat/1.jpg", "dog/2.jpg").read_bytes()
+    packed = {"tgz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+    ending = name.rpartition(".")[2]
+    if ending == "zip":
+        for number in (1, 2):
+            with zipfile.ZipFile(tmp_path / f"{number}.zip", "w") as archive:
+                archive.writestr(f"cat/{number}.jpg", b"x")
+        whole = (tmp_path / "1.zip").read_bytes()
+        with refused("input", "a.zip'"):
+            (tmp_path / name).write_bytes(whole + (tmp_path / "2.zip").read_bytes())
+            listed(tmp_path / name)
+    elif ending != "tar":
+        whole = packed[ending](whole)
+    for behind, is_whole in (
+        (b"", True),
+        (b"\0" * 512, ending in ("tar", "tgz")),
+        (b"more", 0),
+    ):
+        (tmp_path / name).write_bytes(whole + behind)
+        with contextlib.nullcontext() if is_whole else refused("input", f"{name}'"):
+            assert listed(tmp_path / name, str(tmp_path / f"spool{len(behind)}"))[0]
+
+
+def header(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
+    """A header with any size, as GNU tar writes numbers that need more than 33 bits."""
+    block = bytearray(tarfile.TarInfo(name).tobuf(tarfile.GNU_FORMAT))
+    block[124:136] = (size % 256**12 | 1 << 95).to_bytes(12, "big")
+    block[156:157] = kind
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
+
+
+@pytest.mark.parametrize("size", [-512, -1, -(2**62), 2**63, 2**70, 2**40])
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_sizes_that_no_member_has_end_the_listing_at_once(tmp_path, size, kind):
+    first = tar(tmp_path / "a.tar", "cat/1.jpg").read_bytes()[:1024]
+    for before in (b"", first):
+        (tmp_path / "a.tar").write_bytes(before + header("dog/1.jpg", size, kind) + bytes(2048))
+        with refused("input", "a.tar'"):
+            listed(tmp_path / "a.tar")
+    pax = tarfile.TarInfo("dog/1.jpg")
+    pax.pax_headers = {"size": str(size)}
+    (tmp_path / "a.tar").write_bytes(first + pax.tobuf(tarfile.PAX_FORMAT) + bytes(2048))
+    with refused("input", "a.tar'"):
+        listed(tmp_path / "a.tar")
+
+
+def test_headers_and_tars_inside_each_other_without_end_are_refused(tmp_path):
+    (tmp_path / "a.tar").write_bytes(header("x", 0, tarfile.XHDTYPE) * 3000)
+    with refused("input", "a.tar'"):
+        listed(tmp_path / "a.tar")
+    for _ in range(400):
+        tar_of_tars(tmp_path / "b.tar", x=(tmp_path / "a.tar").read_bytes())
+        os.replace(tmp_path / "b.tar", tmp_path / "a.tar")
+    with refused("input", "a.tar'"):
         listed(tmp_path / "a.tar")
 
 
@@ -157,6 +255,58 @@ def test_members_of_a_zip_are_read_and_its_oddities_counted(tmp_path):
     (tmp_path / "c.zip").write_bytes(data)
     refs, skipped = listed(tmp_path / "c.zip")
     assert "cat/1.jpg" not in refs and skipped["encrypted"] == 1
+
+
+def test_members_of_a_streamed_zip_are_checked_by_the_checksum_behind_them(tmp_path):
+    class Pipe(io.BytesIO):
+        def seek(self, *given):
+            raise io.UnsupportedOperation
+
+        tell = seek
+
+    pipe = Pipe()
+    with zipfile.ZipFile(pipe, "w") as packed:
+        packed.writestr("cat/1.jpg", b"stored")
+        packed.writestr("dog/2.jpg", b"deflated", zipfile.ZIP_DEFLATED)
+    data = bytearray(pipe.getvalue())
+    for changed in (False, True):
+        data[data.index(b"stored")] ^= changed
+        (tmp_path / "a.zip").write_bytes(data)
+        expected = {"cat/1.jpg": "corrupt" if changed else b"stored", "dog/2.jpg": b"deflated"}
+        assert contents(listed(tmp_path / "a.zip")[0]) == expected
+
+
+@pytest.mark.parametrize(
+    ("encoding", "classes", "option", "is_known"),
+    [
+        ("cp932", ["猫", "表示"], "cp932", True),
+        ("gbk", ["猫", "鸟"], "gbk", True),
+        ("cp932", ["猫", "表示"], None, False),
+        ("utf-8", ["猫", "été"], None, True),  # as macOS writes it
+        ("cp932", ["cat", "dog"], None, True),
+        ("gbk", ["猫", "狗"], None, False),  # the first name is valid UTF-8, too
+    ],
+)
+def test_names_in_a_zip_are_in_the_encoding_of_a_flag_or_a_warning(
+    tmp_path, encoding, classes, option, is_known
+):
+    class Raw(zipfile.ZipInfo):
+        def _encodeFilenameFlags(self):
+            return self.filename.encode(encoding), self.flag_bits & ~0x800
+
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as packed:
+        for name in classes:
+            packed.writestr(Raw(f"{name}/1.jpg"), b"x")
+            packed.writestr(Raw(f"{name}\\2.jpg"), b"x")
+    refs, skipped = listed(path, zip_encoding=option)
+    assert skipped == ({} if is_known else {f"unknown_encoding: {path}": 4})
+    assert ({ref.label for ref in refs.values()} == {*classes}) == is_known
+    if option:
+        with refused("zip_encoding", "a.zip'"):
+            listed(path, zip_encoding="ascii")
+    with refused("zip_encoding", "'hex'"):
+        InputOptions("a.zip", zip_encoding="hex")
 
 
 @given(st.binary(max_size=200), st.integers(0, 300), st.sampled_from([0, 8]))
