@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from beam_pipeline.inputs import labels
 from beam_pipeline.inputs.archives.members import UNKNOWN_ENCODING
+from beam_pipeline.inputs.archives.references import NO_IMAGE, UNREAD_TEXTS
 from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, UNREADABLE_FOLDER
 from beam_pipeline.inputs.tables.references import BACKSLASHES, MISSING_MARKS
 from beam_pipeline.options import PlanOptions
@@ -109,6 +110,12 @@ _OF_INPUT = {
     BACKSLASHES: (
         "table",
         "paths of {names} have backslashes, as Windows writes them, and were read with slashes",
+    ),
+    NO_IMAGE: ("archive", "{counted} without an image: {names}"),
+    UNREAD_TEXTS: (
+        "archive",
+        "{counted} with .json beside the images, which was not read, as folders give the labels: "
+        "{names}; --layout webdataset reads labels and columns from it",
     ),
     UNKNOWN_ENCODING: (
         "archive",

@@ -14,8 +14,10 @@ import msgspec
 
 from beam_pipeline import options as opt
 from beam_pipeline.inputs.archives.members import with_files
+from beam_pipeline.inputs.content import check_table
 from beam_pipeline.inputs.folders import is_dataset
 from beam_pipeline.inputs.layout import (
+    check_inputs_apart,
     expand_braces,
     is_glob,
     layout_of,
@@ -60,6 +62,8 @@ def open_inputs(options: BuildOptions) -> BuildOptions:
     """
     # A folder of archives becomes a glob first, as the kind of an input decides which flags fit.
     options = options.with_sources([*map(with_files, options.sources)])
+    for source in options.sources:
+        check_table(source)
     names = (name for each in options.sources for name in expand_braces(each.input))
     if options.source.zip_encoding and not any(n.lower().endswith(".zip") for n in names):
         value, problem = repr(options.source.zip_encoding), "is no .zip archive"
@@ -67,6 +71,7 @@ def open_inputs(options: BuildOptions) -> BuildOptions:
             "zip_encoding", value, options.source.input, problem, remedy="leave it out"
         )
     options = options.with_sources(_with_layouts(options))
+    check_inputs_apart(options.sources)
     found = [
         (source, load_manifest(source.input, "input", complete=True))
         for source in options.sources

@@ -31,6 +31,7 @@ Found = tuple[str, "int | Skipped", int]
 
 EXCLUDED_BY_GLOB = "excluded_by_glob"
 UNREADABLE_FOLDER = "unreadable_folder"
+_SOME = 100  # names of files that are no images, among which annotations may be
 # A manifest begins with its version.
 _HEAD_BYTES = 1024
 
@@ -114,6 +115,7 @@ class Level(NamedTuple):
 
     folders: list[str]  # sorted names
     has_image: bool
+    others: list[str]  # names of some files that are no images
 
 
 def level(path: str, passes_over: PathFilter, extensions: tuple[str, ...]) -> Level:
@@ -121,17 +123,24 @@ def level(path: str, passes_over: PathFilter, extensions: tuple[str, ...]) -> Le
 
     A folder below the input that this user may not list is empty; `files_in` names the folder.
     """
-    folders, has_image = [], False
+    folders: list[str] = []
+    others: list[str] = []
+    has_image = False
     try:
         for name, below, is_folder in folder_entries(path):
             if name == MANIFEST_NAME and is_dataset(path):
                 raise finished_input(path)
-            if not passes_over(below):
-                folders += [name] * is_folder
-                has_image = has_image or (not is_folder and name.lower().endswith(extensions))
+            if passes_over(below):
+                continue
+            if is_folder:
+                folders.append(name)
+            elif name.lower().endswith(extensions):
+                has_image = True
+            elif len(others) < _SOME:
+                others.append(name)
     except OSError as e:
         _unreadable(path, e, passes_over)  # the `Skipped` comes from `files_in`
-    return Level(sorted(folders), has_image)
+    return Level(sorted(folders), has_image, others)
 
 
 def files_in(path: str, passes_over: PathFilter) -> Iterator[tuple[str, Skipped | None]]:

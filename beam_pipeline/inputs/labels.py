@@ -14,11 +14,18 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from beam_pipeline.inputs.content import annotated_by, annotations_error
 from beam_pipeline.inputs.folders import Skipped
-from beam_pipeline.inputs.layout import wrong_input
+from beam_pipeline.inputs.layout import is_glob, layout_of, unfit_option, wrong_input
 from beam_pipeline.inputs.tables.cells import split_labels
 from beam_pipeline.option_texts import invalid
-from beam_pipeline.options import InputOptions, label_group
+from beam_pipeline.options import (
+    ARCHIVE_SUFFIXES,
+    ARCHIVES,
+    WEBDATASET,
+    InputOptions,
+    label_group,
+)
 from beam_pipeline.planning.refs import Label
 from imageshards import storage
 from imageshards.errors import Arg, UserError
@@ -28,6 +35,8 @@ from imageshards.text import composed, key_of
 EMPTY_CLASS_FOLDER = "empty_class_folder"
 EMPTY_SPLIT_FOLDER = "empty_split_folder"
 UNREAD_FORMAT = "unread_format"
+# Reason of an archive in a folder or an archive, which may hold images.
+ARCHIVE_INSIDE = "archive_inside"
 GIVEN_SPLIT = "given_split"
 # The same of a build without --splits.
 OWN_SPLIT = "own_split"
@@ -59,6 +68,7 @@ _UNREAD = (
     ".avif", ".heic", ".heif", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2",
 )  # fmt: skip
 
+_ARCHIVES = (*ARCHIVE_SUFFIXES, ".7z", ".rar", ".gz", ".bz2", ".xz", ".zst")
 # Archives like `photos-0001` are more likely parts of a dataset than classes.
 _PART = re.compile(r"[-_.]\d+$")
 # A split, alone or with the number of a part: `train`, `train-00000-of-00004`.
@@ -75,6 +85,9 @@ class Tree(Protocol):
 
     def has_image(self, path: str) -> bool:
         """Returns whether an image is directly in a folder."""
+
+    def others(self, path: str) -> Sequence[str]:
+        """Returns the names of some files in a folder that are no images."""
 
     def holds_image(self, path: str) -> bool:
         """Returns whether an image is anywhere below a folder."""
@@ -153,7 +166,8 @@ class Place(NamedTuple):
 def read_path(layout: Layout, source: InputOptions, path: str) -> Iterator[Place | Skipped]:
     """Yields what the path of a file in an input says, or why the file is passed over."""
     if not path.lower().endswith(source.extensions):
-        yield Skipped("not_an_image_name")
+        is_archive = path.lower().endswith(_ARCHIVES)
+        yield Skipped(ARCHIVE_INSIDE if is_archive else "not_an_image_name")
         if path.lower().endswith(_UNREAD):
             yield Skipped(UNREAD_FORMAT, path[path.rindex(".") :].lower())
         return
@@ -214,26 +228,41 @@ def find_layout(tree: Tree, source: InputOptions, archive: str = "") -> Layout:
     class if the archive has no folder for them. Raises `UserError` if images would have no label,
     or if a folder may be a split or a class, or holds masks.
     """
-    if source.label_regex is not None or source.label == NONE:
-        return Layout()
-    if source.layout == FLAT:
-        raise no_label_in_names(source)
+    if (flat := flat_layout(source)) is not None:
+        return flat
     wrapper = _wrapper(tree, source.layout)
     tops = tree.folders(wrapper)
     if not any(tree.holds_image(f"{wrapper}{top}/") for top in tops):
         if archive and tree.has_image(wrapper):
             return _one_class(source, archive)
         if tree.has_image(wrapper) or not tops:
-            raise _no_class_folder(source)
+            raise _annotations(tree, source, wrapper) or _no_class_folder(source)
     splits = _split_folders(tree, source, wrapper, tops)
     layout = Layout(SPLIT_FOLDERS if splits else CLASS_FOLDERS, wrapper, splits)
     classes = [path for path, kind in layout.folders(tree) if kind == CLASS]
     if not classes:
-        raise _no_class_folder(source)
+        raise _annotations(tree, source, wrapper) or _no_class_folder(source)
+    if all(_kind_of(path) == "images" for path in classes if tree.holds_image(path)):
+        if error := _annotations(tree, source, wrapper):
+            raise error
     # Masks are compared with the images of the same split.
     for _, of_split in itertools.groupby(classes, lambda path: path[: path[:-1].rfind("/") + 1]):
         _check_masks(source, tree, [*of_split])
     return dataclasses.replace(layout, notes=tuple(_notes(tree, layout)))
+
+
+def flat_layout(source: InputOptions) -> Layout | None:
+    """Returns the layout of an input whose folders are no classes, or None if they may be."""
+    if source.layout == WEBDATASET:
+        expected, remedy = "archives (.tar), or a folder or glob of archives", "leave it out"
+        raise unfit_option("layout", WEBDATASET, source.input, "is no archive", expected, remedy)
+    if source.label_regex is not None or source.label == NONE:
+        return Layout()
+    if source.layout != FLAT and (not is_glob(source.input) or layout_of(source) == ARCHIVES):
+        return None
+    in_name = Arg("label_regex") + ", for example '^([a-z]+)\\.' for cat.0.jpg"
+    problem = "a flat folder or glob, so the label must be in the file name"
+    raise wrong_input(source.input, problem, in_name + ", or " + Arg("label", NONE))
 
 
 def _wrapper(tree: Tree, asked: str) -> str:
@@ -286,9 +315,7 @@ def _split_folders(
         path = f"{wrapper}{top}/"
         inner = _only_folder(tree, path)
         is_doubled = inner.lower() == top.lower()
-        holds_folders = _IN_PAIRS.get(inner.lower()) == "images" and not tree.has_image(
-            f"{path}{inner}/"
-        )
+        holds_folders = _kind_of(inner) == "images" and not tree.has_image(f"{path}{inner}/")
         if is_doubled or (holds_folders and word == key_of(top)):
             splits[top] = word, f"{top}/{inner}/"
         elif word == key_of(top):
@@ -306,8 +333,25 @@ def _split_folders(
     if others and not nested:
         return {}  # a class may be called `train`
     if others or not nested:
-        raise _unclear(source, min(splits))
+        raise _annotations(tree, source, wrapper) or _unclear(source, min(splits))
     return splits
+
+
+def _annotations(tree: Tree, source: InputOptions, wrapper: str) -> UserError | None:
+    """Returns the error for folders with annotations of a detection dataset; None without any."""
+    paths = [wrapper]
+    for _ in range(2):  # of splits, and in them of images and annotations
+        paths += [f"{path}{name}/" for path in paths for name in tree.folders(path)]
+    for path in dict.fromkeys(paths):
+        for name in tree.others(path):
+            if kind := annotated_by(f"/{path}{name}"):
+                return annotations_error(source.input, kind, f"{path}{name}")
+    return None
+
+
+def _kind_of(path: str) -> str:
+    """Returns whether a folder usually holds `images` or their `masks`; "" for other folders."""
+    return _IN_PAIRS.get(storage.name_of(path).lower(), "")
 
 
 def _split_word(name: str) -> str | None:
@@ -340,7 +384,7 @@ def _check_masks(source: InputOptions, tree: Tree, folders: Sequence[str]) -> No
     Masks have names of images, in a folder that has a usual name for masks.
     """
     paths = {storage.name_of(path): path for path in folders}
-    kinds = {name: _IN_PAIRS.get(name.lower(), "") for name in paths}
+    kinds = {name: _kind_of(path) for name, path in paths.items()}
     if set(kinds.values()) != {"images", "masks"}:
         return
     images, masks = (min(n for n in kinds if kinds[n] == kind) for kind in ("images", "masks"))
@@ -357,12 +401,6 @@ def _check_masks(source: InputOptions, tree: Tree, folders: Sequence[str]) -> No
         problem = f"with images in {images!r} and files of the same names in {masks!r}, "
         problem += "as masks or annotations are kept, which are not supported"
         raise wrong_input(source.input, problem, "folders that are classes", remedy)
-
-
-def no_label_in_names(source: InputOptions) -> UserError:
-    expected = Arg("label_regex") + ", for example '^([a-z]+)\\.' for cat.0.jpg"
-    problem = "a flat folder or glob, so the label must be in the file name"
-    return wrong_input(source.input, problem, expected + ", or " + Arg("label", NONE))
 
 
 def _no_class_folder(source: InputOptions) -> UserError:

@@ -6,6 +6,7 @@ import fnmatch
 import os
 import pathlib
 import re
+from collections.abc import Sequence
 
 from beam_pipeline import options as opt
 from beam_pipeline.option_texts import invalid
@@ -131,6 +132,21 @@ def check_output_apart(source: InputOptions, output: str) -> None:
         f"{output!r}, which {where} " + Arg("input") + f" {source.input!r}",
         "a folder outside of the input",
     )
+
+
+def check_inputs_apart(sources: Sequence[InputOptions]) -> None:
+    """Raises `UserError` if images of an input would be listed again with another input."""
+    for number, source in enumerate(sources):
+        for other in (*sources[:number], *sources[number + 1 :]):
+            if _real(source.input) == _real(other.input):
+                raise wrong_input(source.input, "twice", "each input once", "leave one of them out")
+            # Archives, tables and datasets may be in a folder of other images.
+            are_folders = {layout_of(source), layout_of(other)}.isdisjoint(
+                (TABLE, DATASET, ARCHIVES)
+            )
+            if are_folders and not is_glob(source.input) and _is_within(source.input, other.input):
+                problem = f"a folder inside of {other.input!r}, so its images would be listed twice"
+                raise wrong_input(source.input, problem, remedy="leave one of them out")
 
 
 def _real(path: str) -> str:

@@ -16,6 +16,7 @@ from beam_pipeline.images.read import RECORD
 from beam_pipeline.inputs import folders, labels
 from beam_pipeline.inputs.archives.members import archive_files
 from beam_pipeline.inputs.archives.references import archive_refs, webdataset_schema
+from beam_pipeline.inputs.content import file_error
 from beam_pipeline.inputs.datasets import different_columns
 from beam_pipeline.inputs.folders import Found, Level, PathFilter, Skipped, is_dataset
 from beam_pipeline.inputs.layout import (
@@ -166,8 +167,7 @@ def _tasks_of(source: InputOptions) -> Iterator[ListingTask]:
         for path, prefix in archive_files(source):
             yield ListingTask(path, kind="archive", prefix=prefix)
     elif is_glob(source.input):
-        if source.label_regex is None and source.label != NONE:
-            raise labels.no_label_in_names(source)
+        labels.flat_layout(source)
         if is_dataset(input_root(source)):
             raise folders.finished_input(input_root(source))
         yield ListingTask(source.input, kind="glob")
@@ -186,6 +186,7 @@ class _FolderTree:
         self._source, self._passes_over = source, path_filter(source)
         self._root = source.input.rstrip("/") + "/"
         self._levels: dict[str, Level] = {}
+        self._holds: dict[str, bool] = {}
 
     def folders(self, path: str) -> list[str]:
         return self._level(path).folders
@@ -193,14 +194,19 @@ class _FolderTree:
     def has_image(self, path: str) -> bool:
         return self._level(path).has_image
 
+    def others(self, path: str) -> list[str]:
+        return self._level(path).others
+
     def holds_image(self, path: str) -> bool:
         """Returns whether an image is below a folder, or may be, as the folder cannot be listed."""
-        return any(
-            name.lower().endswith(self._source.extensions)
-            if not isinstance(size, Skipped)
-            else size.reason == folders.UNREADABLE_FOLDER
-            for name, size, _ in folders.files_below(self.path_of(path), self._passes_over)
-        )
+        if path not in self._holds:
+            self._holds[path] = any(
+                name.lower().endswith(self._source.extensions)
+                if not isinstance(size, Skipped)
+                else size.reason == folders.UNREADABLE_FOLDER
+                for name, size, _ in folders.files_below(self.path_of(path), self._passes_over)
+            )
+        return self._holds[path]
 
     def files(self, path: str) -> Iterator[str]:
         # The listing itself reports an unreadable folder.
@@ -229,7 +235,10 @@ class _FolderTree:
 
 def _folder_tasks(source: InputOptions) -> Iterator[ListingTask]:
     tree = _FolderTree(source)
-    layout = labels.find_layout(tree, source)
+    try:
+        layout = labels.find_layout(tree, source)
+    except UserError as e:
+        raise (storage.exists(source.input) and file_error(source.input)) or e from None
     if layout.kind == labels.FLAT and is_dataset(source.input):
         raise folders.finished_input(source.input)
     found = [

@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from typing import IO, Any
 
+from beam_pipeline.inputs.content import file_error
 from beam_pipeline.inputs.layout import wrong_input
 from imageshards import storage
 from imageshards.errors import Arg
@@ -72,8 +73,8 @@ def spool_tar(source: Stat, folder: str) -> str:
                 raise EOFError("bytes that are no such stream follow its end")
         except DECOMPRESSION_ERRORS as e:
             problem = f"which cannot be unpacked to its end ({e})"
-            remedy = "fetch or pack it again"
-            raise wrong_input(source.path, problem, "a whole archive", remedy) from e
+            whole = wrong_input(source.path, problem, "a whole archive", "fetch or pack it again")
+            raise file_error(source.path) or whole from e
     return path
 
 

@@ -24,6 +24,7 @@ from beam_pipeline.images.read import (
     ZIP_MEMBER,
     read_zip_member,
 )
+from beam_pipeline.inputs.content import file_error
 from beam_pipeline.inputs.folders import PathFilter, Skipped, folder_entries, matching_files
 from beam_pipeline.inputs.layout import (
     glob_root,
@@ -340,6 +341,8 @@ def open_archive(path: str, spooled: str = "", encoding: str | None = None) -> I
         if isinstance(e, OSError) and e.errno:
             problem = f"which cannot be read ({reason})"
             raise wrong_input(path, problem, remedy="fix the path or its permissions") from e
+        if error := file_error(path):
+            raise error from e
         problem = f"which is damaged, cut off or no archive of its name ({reason})"
         expected, remedy = "a whole .tar, .zip or .tar.gz", "fetch or pack it again"
         raise wrong_input(path, problem, expected, remedy) from e

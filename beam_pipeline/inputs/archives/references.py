@@ -11,7 +11,7 @@ import collections
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from beam_pipeline.inputs import labels
@@ -22,7 +22,7 @@ from beam_pipeline.inputs.archives.members import (
     archive_files,
     open_archive,
 )
-from beam_pipeline.inputs.folders import PathFilter, Skipped
+from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, PathFilter, Skipped
 from beam_pipeline.inputs.layout import wrong_input
 from beam_pipeline.inputs.spool import decompressed, spool_tar
 from beam_pipeline.inputs.tables.references import refs_of_row
@@ -31,17 +31,50 @@ from beam_pipeline.inputs.tables.schema import TableSchema, schema_of_rows
 from beam_pipeline.options import WEBDATASET, InputOptions
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import Arg, ImageError, UserError, install_advice
 from imageshards.manifest import NONE
-from imageshards.text import key_of, printable
+from imageshards.text import counted, key_of, printable
 
 # Members that show whether an archive is a WebDataset, and samples that show the column types.
-_FIRST_MEMBERS = 100
+_FIRST_MEMBERS, _MOST_MEMBERS = 100, 10_000
 _INFERENCE_SAMPLES = 100
 _IMAGE = "image"
 _TEXTS = ("json", "txt", "cls")
+# Options that need the texts of a WebDataset.
+_ROW_FLAGS = ("label_column", "columns", "key_column", "split_column", "group_column")
 
-_Sample = tuple[str, Member | None, dict[str, Any], list[Skipped]]
+# Reason of a member in whose place unpacking would leave a later one.
+REPLACED = "replaced_member"
+# Reason of a `Skipped` that names an archive with texts beside images that are in class folders.
+UNREAD_TEXTS = "unread_texts"
+# Reason of a `Skipped` that names an archive without an image.
+NO_IMAGE = "archive_without_image"
+# Reasons why members may be lost images, and why others are left out, as a sentence says them.
+_LOST = {
+    "encrypted": "with a password",
+    "unknown_compression": "compressed by another method than Deflate, such as Deflate64",
+    "outside_archive": "with an absolute path, or a path that leads out of the archive",
+    "link": "that are links",
+    labels.ARCHIVE_INSIDE: "that are archives",
+}
+_LEFT_OUT = {
+    "not_an_image_name": "with names of no images",
+    "hidden": "that are hidden",
+    "system_file": "of operating systems",
+    EXCLUDED_BY_GLOB: "left out by --exclude_glob",
+}
+
+
+@dataclasses.dataclass
+class _Sample:
+    """Members of a WebDataset with one key: the image, and the cells of its texts by ending."""
+
+    image: Member | None = None
+    texts: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+
+    def row(self) -> dict[str, Any]:
+        # The order of `_TEXTS` lets a `.cls` member win over a `cls` in the JSON.
+        return {n: c for ending in _TEXTS for n, c in self.texts.get(ending, {}).items()}
 
 
 def webdataset_schema(source: InputOptions) -> TableSchema | None:
@@ -53,13 +86,14 @@ def webdataset_schema(source: InputOptions) -> TableSchema | None:
             return None
     # The archive is opened again, as a compressed tar can only be read from its beginning.
     with open_archive(path, encoding=source.zip_encoding) as archive:
-        samples = (each for each in _samples(archive, path, source) if each[1] is not None)
         head: list[Row] = [
-            (f"{path}: {key}", row | {_IMAGE: ""})
-            for key, _, row, _ in itertools.islice(samples, _INFERENCE_SAMPLES)
+            (f"{path}: {key}", sample.row() | {_IMAGE: ""})
+            for key, sample in _first_samples(archive, path, source).items()
+            if sample.image
         ]
     if not head:
-        raise wrong_input(path, "which has no sample with an image", "KEY.jpg members")
+        remedy = "rename members such as 0.1.jpg: a key ends at the first dot of a name"
+        raise wrong_input(path, "which has no sample with an image", "KEY.jpg members", remedy)
     source = dataclasses.replace(source, image_column=_IMAGE)
     names = {name for _, row in head for name in row}
     if source.label != NONE and source.label_column is None and "cls" in names:
@@ -73,21 +107,38 @@ def webdataset_schema(source: InputOptions) -> TableSchema | None:
 
 def _is_webdataset(archive: Archive, source: InputOptions) -> bool:
     """Returns whether, among the first members, an image shares its key with a class or JSON."""
-    # A text beside an image may be a caption, or the boxes of a detection dataset. So texts make a
-    # WebDataset only if labels do not come from folders.
+    if source.label_regex is not None:
+        return False
     wanted = {"cls", "json"}
+    # A text may be a caption, or the boxes of a detection dataset.
     if source.label == NONE or source.label_column == "txt":
         wanted.add("txt")
-    found = itertools.islice(archive.members(), _FIRST_MEMBERS)
-    endings: dict[str, set[str]] = {}
+    has_row_flag = any(getattr(source, name) for name in _ROW_FLAGS)
+    endings: dict[str, set[str]] = collections.defaultdict(set)
     images: set[str] = set()
-    for member in found:
-        if isinstance(member, Member):
-            key, ending = _key_and_ending(member.name)
-            endings.setdefault(key, set()).add(ending)
-            if member.name.lower().endswith(source.extensions):
-                images.add(key)
-    return source.label_regex is None and any(endings[key] & wanted for key in images)
+    files = (member for member in _visible(archive, source) if isinstance(member, Member))
+    for number, member in enumerate(itertools.islice(files, _MOST_MEMBERS), start=1):
+        key, ending = _key_and_ending(member.name)
+        endings[key].add(ending.rpartition(".")[2])
+        if member.name.lower().endswith(source.extensions):
+            images.add(key)
+            # Labelling programs write JSON beside images in class folders. So other texts than a
+            # class make a WebDataset only if no folder is a class, or an option needs the texts.
+            if "/" in key and not has_row_flag:
+                wanted = {"cls"}
+        if key in images and endings[key] & wanted:
+            return True
+        # Without folders there is no other label, so members of a sample may be far apart.
+        if number >= _FIRST_MEMBERS and (source.label == NONE or any("/" in k for k in images)):
+            break
+    return False
+
+
+def _visible(archive: Archive, source: InputOptions) -> Iterator[Member | Skipped]:
+    """Yields the members of an archive, and a `Skipped` in place of those that are passed over."""
+    passes_over = PathFilter("", source.exclude_glob)
+    for member in archive.members():
+        yield member if isinstance(member, Skipped) else passes_over(f"/{member.name}") or member
 
 
 def _key_and_ending(name: str) -> tuple[str, str]:
@@ -97,38 +148,53 @@ def _key_and_ending(name: str) -> tuple[str, str]:
     return folder + slash + stem, ending.lower()
 
 
-def _samples(
-    archive: Archive, path: str, source: InputOptions, reads_texts: bool = True
-) -> Iterator[_Sample]:
-    """Yields (key, image, row of cells, `Skipped`s) for each run of members with one key."""
-    # Each text is read right after its header, so a compressed archive, or an archive in a store,
-    # is read once from its beginning to its end.
-    passes_over = PathFilter("", source.exclude_glob)
+def _first_samples(archive: Archive, path: str, source: InputOptions) -> dict[str, _Sample]:
+    """Returns the first samples of an archive, with all of their members."""
+    samples: dict[str, _Sample] = {}
+    kinds: set[tuple[bool, frozenset[str]]] = set()  # whether a sample has an image, and its texts
+    runs, last = 0, ""
+    for member in _visible(archive, source):
+        if isinstance(member, Skipped):
+            continue
+        key, _ = _key_and_ending(member.name)
+        if key != last:
+            if runs:
+                kinds.add((samples[last].image is not None, frozenset(samples[last].texts)))
+            # More is read only if members of a sample are apart, or if samples are not alike.
+            alike = len(kinds) == 1 and all(map(all, kinds))
+            if alike and runs == len(samples) > _INFERENCE_SAMPLES:
+                break
+            runs, last = runs + 1, key
+        _add(samples, archive, path, member, source)
+    return dict(itertools.islice(samples.items(), _INFERENCE_SAMPLES))
 
-    for key, members in itertools.groupby(
-        archive.members(), lambda m: "" if isinstance(m, Skipped) else _key_and_ending(m.name)[0]
-    ):
-        image: Member | None = None
-        texts: dict[str, dict[str, Any]] = {}
-        skipped: list[Skipped] = []
-        for member in members:
-            if isinstance(member, Skipped):
-                skipped.append(member)
-            elif why := passes_over(f"/{member.name}"):
-                skipped.append(why)
-            elif (ending := _key_and_ending(member.name)[1]) in _TEXTS:
-                texts[ending] = _cells(archive, path, member, ending) if reads_texts else {}
-            elif image is None and f".{ending}" in source.extensions:
-                image = member
-            else:
-                skipped.append(Skipped("other_member"))
-        if image is None and texts:
-            skipped.append(Skipped("sample_without_image"))
-        row: dict[str, Any] = {}
-        # The order of `_TEXTS` lets a `.cls` member win over a `cls` in the JSON.
-        for ending in _TEXTS:
-            row |= texts.get(ending, {})
-        yield key, image, row, skipped
+
+def _add(
+    samples: dict[str, _Sample],
+    archive: Archive,
+    path: str,
+    member: Member,
+    source: InputOptions,
+    names: Collection[str] | None = None,
+) -> Skipped | None:
+    """Adds a member to its sample, with the cells of some names or all; returns what is left out.
+
+    A text is read right behind its header, so a compressed archive, or an archive in a store, is
+    read once from its beginning to its end.
+    """
+    key, ending = _key_and_ending(member.name)
+    sample = samples.setdefault(key, _Sample())
+    if ending in _TEXTS:
+        found = _cells(archive, path, member, ending) if names is None or names else {}
+        is_twice = ending in sample.texts
+        sample.texts[ending] = {n: c for n, c in found.items() if names is None or n in names}
+    elif f".{ending}" in source.extensions and sample.image is None:
+        sample.image, is_twice = member, False
+    elif sample.image and sample.image.name == member.name:
+        sample.image, is_twice = member, True
+    else:
+        return Skipped("other_member")
+    return Skipped(REPLACED) if is_twice else None
 
 
 def _cells(archive: Archive, path: str, member: Member, ending: str) -> dict[str, Any]:
@@ -139,7 +205,7 @@ def _cells(archive: Archive, path: str, member: Member, ending: str) -> dict[str
     try:
         text = archive.read(member).decode()
         found = json.loads(text) if ending == "json" else {ending: text.strip()}
-    except (ValueError, RecursionError) as e:
+    except (ValueError, RecursionError, ImageError) as e:
         kind = "JSON" if ending == "json" else "UTF-8 text"
         raise UserError(f"{where} is not {kind} ({e})", remedy="pack the archive again") from e
     if not isinstance(found, dict):
@@ -155,18 +221,29 @@ def _sample_refs(
     `prefix` is the beginning of the keys, "" for nothing. `blank` is a reference with the place of
     the archive. Raises `UserError` if a sample lacks its label or a column.
     """
-    reads_texts = bool(schema.label or schema.columns or schema.key or schema.split or schema.group)
-    for key, image, row, skipped in _samples(archive, blank.uri, source, reads_texts):
-        yield from skipped
-        if image is None:
+    # Members of a sample may be anywhere, so samples are complete at the end of the archive.
+    samples: dict[str, _Sample] = {}
+    names = {*schema.names} - {_IMAGE}
+    for member in _visible(archive, source):
+        skipped = member if isinstance(member, Skipped) else None
+        if isinstance(member, Member):
+            skipped = _add(samples, archive, blank.uri, member, source, names)
+        if skipped:
+            yield skipped
+    for key, sample in samples.items():
+        if (image := sample.image) is None:
+            if sample.texts:
+                yield Skipped("sample_without_image")
             continue
+        *folders, _ = image.name.split("/")
         place = blank._replace(
             key=key_of("/".join(filter(None, (prefix, image.name)))),
+            split=next(filter(labels.is_split, folders), blank.split),
             size_bytes=image.size_bytes,
             offset_bytes=image.offset_bytes,
             form=image.form,
         )
-        yield from refs_of_row(f"{blank.uri}: {printable(key)}", row, schema, place)
+        yield from refs_of_row(f"{blank.uri}: {printable(key)}", sample.row(), schema, place)
 
 
 def archive_refs(
@@ -190,24 +267,60 @@ def archive_refs(
         raise wrong_input(path, "which is no file", expected, "fix the path")
     spooled = spool_tar(found, spool) if decompressed(path) else ""
     blank = ImageRef("", path, None, said[0], mtime_ns=found.mtime_ns, spooled=spooled)
+    counts = collections.Counter[str]()
+    has_image = False
     with open_archive(path, spooled, source.zip_encoding) as archive:
         if schema is not None:
-            yield from _sample_refs(archive, source, schema, prefix, blank)
-            return
-        members: dict[str, Member] = {}
-        passes_over = PathFilter("", source.exclude_glob)
-        for member in archive.members():
-            if isinstance(member, Skipped):
-                yield member
-            elif skipped := passes_over(f"/{member.name}"):
-                yield skipped
-            else:
-                # Of two members with one name, unpacking would leave the last.
-                members[member.name] = member
+            refs = _sample_refs(archive, source, schema, prefix, blank)
+        else:
+            refs = _refs_in_folders(archive, source, prefix, blank, said)
+        for ref in refs:
+            if isinstance(ref, ImageRef):
+                has_image = True
+            elif not ref.name or ref.reason == EXCLUDED_BY_GLOB:
+                counts[ref.reason] += 1
+            yield ref
+    if not has_image:
+        # An archive of texts beside other archives may be left out; lost images may not.
+        if not prefix or counts.keys() & _LOST.keys():
+            raise _no_image(path, counts)
+        yield Skipped(NO_IMAGE, printable(path))
+
+
+def _no_image(path: str, counts: Mapping[str, int]) -> UserError:
+    reasons = [f"{counted(n, 'member')} {(_LOST | _LEFT_OUT).get(r, r)}" for r, n in counts.items()]
+    problem = f"which holds no image that can be read ({', '.join(reasons) or 'it is empty'})"
+    if counts.keys() & _LOST.keys():
+        remedy = "unpack it with the program that made it, and give the folder"
+        return wrong_input(path, problem, remedy=remedy)
+    expected = "members whose names end as " + Arg("extensions") + " says"
+    remedy = "convert pictures of other formats; for HEIC, " + install_advice("heif")
+    return wrong_input(path, problem, expected, remedy)
+
+
+def _refs_in_folders(
+    archive: Archive,
+    source: InputOptions,
+    prefix: str,
+    blank: ImageRef,
+    said: tuple[str | None, str | None],
+) -> Iterator[ImageRef | Skipped]:
+    members: dict[str, Member] = {}
+    for member in _visible(archive, source):
+        if isinstance(member, Skipped):
+            yield member
+            continue
+        # Of two members with one name, unpacking would leave the last.
+        if member.name in members:
+            yield Skipped(REPLACED)
+        members[member.name] = member
     tree = _MemberTree(members, source.extensions)
-    layout = labels.find_layout(tree, source, key_of(prefix).rpartition("/")[2])
+    above = key_of(prefix)
+    layout = labels.Layout()
+    if tree.holds_image(""):
+        layout = labels.find_layout(tree, source, above.rpartition("/")[2])
     yield from layout.notes
-    above, by_name = key_of(prefix), said[layout.label is not None]
+    by_name = said[layout.label is not None]
     for name, member in members.items():
         for place in labels.read_path(layout, source, name):
             if isinstance(place, Skipped):
@@ -221,6 +334,10 @@ def archive_refs(
     for path, kind in layout.folders(tree):
         if kind == labels.CLASS and not tree.holds_image(path):
             yield Skipped(labels.EMPTY_CLASS_FOLDER, key_of(path.rstrip("/")))
+    texts = {_key_and_ending(name)[0] for name in members if name.lower().endswith(".json")}
+    images = (name for name in members if name.lower().endswith(source.extensions))
+    if source.layout == "auto" and any(_key_and_ending(name)[0] in texts for name in images):
+        yield Skipped(UNREAD_TEXTS, printable(blank.uri))
 
 
 class _MemberTree:
@@ -229,22 +346,28 @@ class _MemberTree:
     def __init__(self, names: Iterable[str], extensions: tuple[str, ...]):
         self._names = sorted(names)
         self._folders: dict[str, set[str]] = collections.defaultdict(set)
+        self._others: dict[str, list[str]] = collections.defaultdict(list)
         self._with_images = set[str]()
         self._above_images = set[str]()
         for name in self._names:
-            *parts, _ = name.split("/")
+            *parts, base = name.split("/")
             paths = [*itertools.accumulate((f"{part}/" for part in parts), initial="")]
             for path, inner in zip(paths, parts, strict=False):
                 self._folders[path].add(inner)
             if name.lower().endswith(extensions):
                 self._with_images.add(paths[-1])
                 self._above_images.update(paths)
+            else:
+                self._others[paths[-1]].append(base)
 
     def folders(self, path: str) -> list[str]:
         return sorted(self._folders.get(path, ()))
 
     def has_image(self, path: str) -> bool:
         return path in self._with_images
+
+    def others(self, path: str) -> list[str]:
+        return self._others.get(path, [])
 
     def holds_image(self, path: str) -> bool:
         return path in self._above_images

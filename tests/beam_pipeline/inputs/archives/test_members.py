@@ -9,6 +9,7 @@ import lzma
 import os
 import pathlib
 import random
+import shutil
 import tarfile
 import zipfile
 from typing import Any
@@ -26,7 +27,7 @@ from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import ImageError
 from tests.support.errors import refused
-from tests.support.listings import labels, listed
+from tests.support.listings import labels, listed, put
 from tests.support.stores import store_uri
 
 MAX_BYTES = 10_000
@@ -118,6 +119,13 @@ def test_a_tar_that_ends_too_early_is_refused_wherever_it_is_cut(tmp_path):
         listed(tmp_path / "a.tar")
 
 
+def zipped(path: pathlib.Path, files: dict[str, bytes], **options: Any) -> pathlib.Path:
+    with zipfile.ZipFile(path, "w", **options) as packed:
+        for name, data in files.items():
+            packed.writestr(name, data)
+    return path
+
+
 def tar_of_tars(path: pathlib.Path, **inner: bytes) -> pathlib.Path:
     with tarfile.open(path, "w") as packed:
         for name, data in inner.items():
@@ -155,18 +163,16 @@ def test_an_inner_tar_without_its_end_is_refused(tmp_path):
 @pytest.mark.parametrize("name", ["a.tar", "a.zip", "a.tgz", "a.tar.bz2", "a.tar.xz"])
 def test_other_bytes_behind_the_end_are_refused(tmp_path, name):
     whole = tar(tmp_path / "a.tar", "cat/1.jpg", "dog/2.jpg").read_bytes()
-    packed = {"tgz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
     ending = name.rpartition(".")[2]
     if ending == "zip":
-        for number in (1, 2):
-            with zipfile.ZipFile(tmp_path / f"{number}.zip", "w") as archive:
-                archive.writestr(f"cat/{number}.jpg", b"x")
-        whole = (tmp_path / "1.zip").read_bytes()
+        one, other = (zipped(tmp_path / name, {f"cat/{n}.jpg": b"x"}).read_bytes() for n in (1, 2))
+        (tmp_path / name).write_bytes(one + other)
         with refused("input", "a.zip'"):
-            (tmp_path / name).write_bytes(whole + (tmp_path / "2.zip").read_bytes())
             listed(tmp_path / name)
+        whole = one
     elif ending != "tar":
-        whole = packed[ending](whole)
+        compress: Any = {"tgz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}[ending]
+        whole = compress(whole)
     for behind, is_whole in (
         (b"", True),
         (b"\0" * 512, ending in ("tar", "tgz")),
@@ -413,6 +419,131 @@ def test_webdataset_samples_without_an_image_and_other_members_are_counted(tmp_p
     refs, skipped = listed(tar(tmp_path / "a.tar", *members, data=b"cat"))
     assert set(refs) == {"0.jpg", "2.png"} and {ref.label for ref in refs.values()} == {"cat"}
     assert skipped == {"other_member": 2, "sample_without_image": 1}
+
+
+SAMPLES = {
+    f"{n:03d}.{ending}": f"{n % 2}".encode() for n in range(150) for ending in ("jpg", "cls")
+}
+SAMPLES |= {f"{n:03d}.json": json.dumps({"size": n, "o": {}}).encode() for n in range(150)}
+
+
+def webdataset(path: pathlib.Path, names: list[str], files: dict[str, bytes]) -> pathlib.Path:
+    if path.suffix == ".zip":
+        options = {"compression": zipfile.ZIP_DEFLATED}
+        return zipped(path, {name: files[name] for name in names}, **options)
+    with tarfile.open(path, "w") as packed:
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.size = len(files[name])
+            packed.addfile(info, io.BytesIO(files[name]))
+    return path
+
+
+@pytest.mark.parametrize("form", ["tar", "zip"])
+@pytest.mark.parametrize("order", ["sorted", "shuffled", "by ending", "with hidden files"])
+def test_members_of_a_sample_belong_together_wherever_they_are(tmp_path, form, order):
+    files, names = dict(SAMPLES), sorted(SAMPLES)
+    if order == "shuffled":
+        random.Random(1).shuffle(names)
+    elif order == "by ending":
+        names.sort(key=lambda name: name[3:])
+    elif order == "with hidden files":
+        files |= {hidden: b"\xff" for n in names for hidden in (f"._{n}", f"__MACOSX/._{n}")}
+        names = [each for n in names for each in (f"._{n}", n, f"__MACOSX/._{n}")]
+    refs, skipped = listed(webdataset(tmp_path / f"a.{form}", names, files))
+    assert {key: (ref.label, ref.columns) for key, ref in refs.items()} == {
+        f"{n:03d}.jpg": (str(n % 2), {"size": n}) for n in range(150)
+    }
+    assert contents(refs) == {name: SAMPLES[name] for name in refs}
+    assert skipped == ({"hidden": 450, "system_file": 450} if "hidden" in order else {})
+
+
+def test_samples_follow_the_rule_of_webdataset_for_names(tmp_path):
+    names = ["a.b/0.jpg", "a.b/0.cls", "train/1.jpg", "train/1.cls", "train/1.cls"]
+    refs, skipped = listed(tar(tmp_path / "a.tar", *names, data=b"cat"))
+    splits = {key: ref.split for key, ref in refs.items()}
+    assert splits == {"a.b/0.jpg": None, "train/1.jpg": "train"}
+    assert skipped == {"replaced_member": 1, "given_split: train": 1}
+    with refused("input", "a.tar'", "first dot"):
+        listed(tar(tmp_path / "a.tar", "x.0.jpg", "x.0.cls", data=b"cat"))
+
+
+@pytest.mark.parametrize("form", ["tar", "zip", "folder"])
+def test_json_of_a_labelling_program_is_no_label(tmp_path, form):
+    said = json.dumps({"label": "x", "shapes": [{"label": "y"}]}).encode()
+    files = {f"{folder}/1.jpg": b"x" for folder in ("cat", "dog")}
+    files |= {f"{folder}/1.json": said for folder in ("cat", "dog")}
+    path = tmp_path / f"a.{form}"
+    if form == "folder":
+        put(path, *files)
+    else:
+        webdataset(path, sorted(files), files)
+        assert labels(path, label_column="label", columns=())["cat/1.jpg"] == ("x", None)
+    refs, skipped = listed(path)
+    assert {ref.label for ref in refs.values()} == {"cat", "dog"}
+    told = {} if form == "folder" else {f"unread_texts: {path}": 1}
+    assert skipped == {"not_an_image_name": 2} | told
+
+
+@pytest.mark.parametrize("layout", ["webdataset", "flat"])
+def test_a_layout_is_never_silently_another_one(tmp_path, layout):
+    put(tmp_path / "set", "a/cat/1.jpg", "b/dog/1.jpg")
+    packed = shutil.make_archive(f"{tmp_path}/set", "tar", tmp_path / "set")
+    argument = {"webdataset": "layout", "flat": "input"}[layout]
+    with refused(argument, f"{tmp_path}/set'"):
+        listed(tmp_path / "set", layout=layout)
+    with refused("layout" if layout == "webdataset" else "input", f"{tmp_path}/set/*/*/*.jpg'"):
+        listed(f"{tmp_path}/set/*/*/*.jpg", layout=layout)
+    with refused("input", packed):
+        listed(packed, layout=layout)
+
+
+def test_an_archive_without_an_image_says_what_it_holds(tmp_path):
+    path = tmp_path / "a.zip"
+    whole = zipped(path, {"cat/1.jpg": b"1", "cat/2.jpg": b"2"}).read_bytes()
+    central = whole.index(b"PK\1\2"), whole.rindex(b"PK\1\2")
+    for place, value, words in ((8, 1, "2 members with a password"), (10, 9, "Deflate64")):
+        changed = bytearray(whole)
+        for at in central:
+            changed[at + place] |= value
+        path.write_bytes(changed)
+        with refused("input", "a.zip'", words, "unpack it"):
+            listed(path)
+    for names, words in (
+        (["/etc/1.jpg", "../2.jpg"], "2 members with an absolute path"),
+        (["train.zip", "b.txt"], "1 member that are archives, 1 member with names of no images"),
+        (["1.heic"], "1 member with names of no images"),
+        ([special("1.jpg", tarfile.SYMTYPE)], "1 member that are links"),
+        ([], "it is empty"),
+    ):
+        with refused("input", "b.tar'", words):
+            listed(tar(tmp_path / "b.tar", *names), extensions=(".jpg",))
+    tar(tmp_path / "in" / "docs.tar", "README")
+    tar(tmp_path / "in" / "cat.tar", "1.jpg", "1.zip")
+    skipped = listed(f"{tmp_path}/in/*.tar")[1]
+    assert {f"archive_without_image: {tmp_path}/in/docs.tar", "archive_inside"} < skipped.keys()
+    tar(tmp_path / "in" / "dog.tar", "/1.jpg")
+    with refused("input", "dog.tar'"):
+        listed(f"{tmp_path}/in/*.tar")
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "words"),
+    [
+        ("a.tgz", "tar", "a plain tar, as its first bytes say; expected"),
+        ("a.tar", "gz", "rename it to NAME.tar.gz"),
+        ("a.zip", b"Rar!\x1a\x07", "unpack it"),
+        ("a.tar.gz", b"\x28\xb5\x2f\xfd", "Zstandard"),
+        ("a.7z", b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+        ("a.tar.zst", b"\x28\xb5\x2f\xfd", "unpack it"),
+    ],
+)
+def test_a_file_of_another_kind_is_known_by_its_first_bytes(tmp_path, name, begin, words):
+    data = tar(tmp_path / "whole.tar", "cat/1.jpg").read_bytes()
+    data = {"tar": data, "gz": gzip.compress(data)}.get(begin, begin)
+    (tmp_path / name).write_bytes(data)
+    with refused("input", f"{tmp_path}/{name}'", words):
+        listed(tmp_path / name, str(tmp_path / "spool"))
 
 
 def test_damaged_json_of_a_webdataset_is_named_with_its_sample(tmp_path):
