@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from beam_pipeline import options as opt
+from beam_pipeline.inputs.annotations import check_table
 from beam_pipeline.inputs.archives.members import with_files
-from beam_pipeline.inputs.content import check_table
 from beam_pipeline.inputs.folders import is_dataset
 from beam_pipeline.inputs.layout import (
     check_inputs_apart,

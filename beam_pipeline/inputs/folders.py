@@ -13,7 +13,7 @@ import pathlib
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -116,6 +116,19 @@ class Level(NamedTuple):
     folders: list[str]  # sorted names
     has_image: bool
     others: list[str]  # names of some files that are no images
+
+
+class Tree(Protocol):
+    """Folders of an input. A path is relative to the input, "" or with a slash at its end."""
+
+    def level(self, path: str) -> Level:
+        """Returns what is directly in a folder."""
+
+    def holds_image(self, path: str) -> bool:
+        """Returns whether an image is anywhere below a folder."""
+
+    def files(self, path: str) -> Iterable[str]:
+        """Yields the names of the files below a folder, in the same order for equal names."""
 
 
 def level(path: str, passes_over: PathFilter, extensions: tuple[str, ...]) -> Level:

@@ -1,8 +1,8 @@
 """Finds labels and splits in the names of an input's folders and files.
 
 `find_layout` looks at the folders of a `Tree`: a folder of this machine, a folder of a store, or
-the members of an archive. `place_of` then reads each path by that layout, so a tree of images gives
-the same records in whatever form it comes.
+the members of an archive. `read_path` then reads each path by that layout, so a tree of images
+gives the same records in whatever form it comes.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from beam_pipeline.inputs.content import annotated_by, annotations_error
-from beam_pipeline.inputs.folders import Skipped
+from beam_pipeline.inputs.annotations import annotations_in, check_no_annotations, kind_of
+from beam_pipeline.inputs.folders import Skipped, Tree
 from beam_pipeline.inputs.layout import is_glob, layout_of, unfit_option, wrong_input
 from beam_pipeline.inputs.tables.cells import split_labels
 from beam_pipeline.option_texts import invalid
@@ -46,22 +46,6 @@ SPLIT_OF_WORD = "split_of_word"
 WRAPPED = "wrapped"
 
 CLASS_FOLDERS, SPLIT_FOLDERS, FLAT = "class_folders", "split_folders", "flat"
-# Kinds of the folders of a layout.
-LEVEL, CLASS, FOLDER = "level", "class", "folder"
-
-# Folders in which segmentation and detection datasets keep images, and masks or annotations.
-_IN_PAIRS = {
-    **dict.fromkeys(("image", "images", "img", "imgs", "jpegimages", "photos", "inputs"), "images"),
-    **dict.fromkeys(
-        (
-            "mask", "masks", "labels", "annotation", "annotations", "segmentation", "segmentations",
-            "segmentationclass", "segmentationobject", "targets", "ground_truth", "gt",
-        ),
-        "masks",
-    ),
-}  # fmt: skip
-# Files of a folder whose names are compared to find masks beside images.
-_SEEN_FILES = 1000
 
 # Formats of phones and cameras: a warning says that these are not read without --extensions.
 _UNREAD = (
@@ -77,81 +61,26 @@ _SPLIT_PART = re.compile(
 )
 
 
-class Tree(Protocol):
-    """Folders of an input. A path is relative to the input, "" or with a slash at its end."""
-
-    def folders(self, path: str) -> Sequence[str]:
-        """Returns the sorted names of the folders in a folder, without those passed over."""
-
-    def has_image(self, path: str) -> bool:
-        """Returns whether an image is directly in a folder."""
-
-    def others(self, path: str) -> Sequence[str]:
-        """Returns the names of some files in a folder that are no images."""
-
-    def holds_image(self, path: str) -> bool:
-        """Returns whether an image is anywhere below a folder."""
-
-    def files(self, path: str) -> Iterable[str]:
-        """Yields the names of the files below a folder, in the same order for equal names."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """How the paths of an input give labels and splits.
 
     Attributes:
-        kind: `CLASS_FOLDERS`, `SPLIT_FOLDERS`, or `FLAT` if labels are not in names of folders.
         wrapper: Path of the folders around all images, which keys leave out.
-        splits: Folder of a split → the split, and the path from the wrapper to its class folders.
-        label: Class of all images of an archive without folders.
+        classes: Class folder → its split, or None, and its class. None if labels are not in names
+            of folders.
         notes: What is worth a warning.
     """
 
-    kind: str = FLAT
     wrapper: str = ""
-    splits: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
-    label: str | None = None
+    classes: Mapping[str, tuple[str | None, str]] | None = None
     notes: tuple[Skipped, ...] = ()
 
-    def folders(self, tree: Tree, path: str = "") -> Iterator[tuple[str, str]]:
-        """Yields the path and the kind of folders that together hold all files of an input.
 
-        A `LEVEL` stands for its own files only. A `CLASS` folder, or a `FOLDER` without a class,
-        stands for everything below.
-        """
-        if path not in self._levels:
-            yield path, CLASS if self.kind != FLAT and self.class_of(f"{path}x") else FOLDER
-            return
-        yield path, LEVEL
-        for name in tree.folders(path):
-            yield from self.folders(tree, f"{path}{name}/")
-
-    @functools.cached_property
-    def _levels(self) -> set[str]:
-        if self.kind == FLAT or self.label is not None:
-            return set()
-        below = [self.wrapper + classes for _, classes in self.splits.values()] or [self.wrapper]
-        paths = {path[: at + 1] for path in below for at, c in enumerate(path) if c == "/"}
-        return {"", *paths}
-
-    def class_of(self, path: str) -> tuple[str, str | None, str] | None:
-        """Returns the class folder of a path, its split, and the path below the class folder.
-
-        Returns None outside of class folders.
-        """
-        if self.label is not None:
-            return self.label, None, path
-        if not path.startswith(self.wrapper):
-            return None
-        below, split = path[len(self.wrapper) :], None
-        if self.kind == SPLIT_FOLDERS:
-            split, classes = self.splits.get(below.partition("/")[0], (None, "/"))
-            if not below.startswith(classes):
-                return None
-            below = below[len(classes) :]
-        label, slash, name = below.partition("/")
-        return (label, split, name) if slash else None
+def above(path: str) -> Iterator[str]:
+    """Yields the folders above a path, from the input's own: "", "a/" and "a/b/" for "a/b/c"."""
+    yield ""
+    yield from (path[: at + 1] for at, character in enumerate(path) if character == "/")
 
 
 class Place(NamedTuple):
@@ -172,16 +101,16 @@ def read_path(layout: Layout, source: InputOptions, path: str) -> Iterator[Place
             yield Skipped(UNREAD_FORMAT, path[path.rindex(".") :].lower())
         return
     key = key_of(path.removeprefix(layout.wrapper))
-    if layout.kind == FLAT:
+    if layout.classes is None:
         yield _place_by_name(source, key)
         return
-    found = layout.class_of(path)
-    if found is None:
+    folder = next((folder for folder in above(path) if folder in layout.classes), None)
+    if folder is None:
         yield Skipped("outside_class_folders")
         return
-    folder, split, below = found
-    yield Place(key, _cut_label(key_of(folder), source), split, None)
-    if split is None and (inner := next(filter(is_split, below.split("/")[:-1]), None)):
+    split, label = layout.classes[folder]
+    yield Place(key, _cut_label(label, source), split, None)
+    if split is None and (inner := first_split(path[len(folder) :])):
         yield Skipped(SPLIT_BELOW_CLASS, inner)
 
 
@@ -206,7 +135,7 @@ def _place_by_name(source: InputOptions, key: str) -> Place:
     if source.layout == SPLIT_FOLDERS:
         by_folder = next(iter(folders), None)
     elif source.layout == "auto":
-        by_folder = next(filter(is_split, folders), None)
+        by_folder = first_split(key)
     return Place(key, label, groups.get("split") or by_folder, groups.get("group"))
 
 
@@ -221,6 +150,11 @@ def is_split(name: str) -> bool:
     return name.lower() in SPLIT_NAMES
 
 
+def first_split(path: str) -> str | None:
+    """Returns the first folder of a path that has the name of a split."""
+    return next(filter(is_split, path.split("/")[:-1]), None)
+
+
 def find_layout(tree: Tree, source: InputOptions, archive: str = "") -> Layout:
     """Returns how the folders of an input give labels and splits.
 
@@ -231,24 +165,26 @@ def find_layout(tree: Tree, source: InputOptions, archive: str = "") -> Layout:
     if (flat := flat_layout(source)) is not None:
         return flat
     wrapper = _wrapper(tree, source.layout)
-    tops = tree.folders(wrapper)
-    if not any(tree.holds_image(f"{wrapper}{top}/") for top in tops):
-        if archive and tree.has_image(wrapper):
-            return _one_class(source, archive)
-        if tree.has_image(wrapper) or not tops:
-            raise _annotations(tree, source, wrapper) or _no_class_folder(source)
-    splits = _split_folders(tree, source, wrapper, tops)
-    layout = Layout(SPLIT_FOLDERS if splits else CLASS_FOLDERS, wrapper, splits)
-    classes = [path for path, kind in layout.folders(tree) if kind == CLASS]
-    if not classes:
-        raise _annotations(tree, source, wrapper) or _no_class_folder(source)
-    if all(_kind_of(path) == "images" for path in classes if tree.holds_image(path)):
-        if error := _annotations(tree, source, wrapper):
-            raise error
-    # Masks are compared with the images of the same split.
-    for _, of_split in itertools.groupby(classes, lambda path: path[: path[:-1].rfind("/") + 1]):
-        _check_masks(source, tree, [*of_split])
-    return dataclasses.replace(layout, notes=tuple(_notes(tree, layout)))
+    here = tree.level(wrapper)
+    holds_any = any(tree.holds_image(f"{wrapper}{top}/") for top in here.folders)
+    if archive and here.has_image and not holds_any:
+        return _one_class(source, archive)
+    if not holds_any and not here.has_image:
+        if packed := min((name for name in tree.files("") if name.endswith(_ARCHIVES)), default=""):
+            problem = f"which holds no image, but archives such as {packed!r}"
+            remedy = "give a glob of the archives, such as 'FOLDER/**/*.tar', or unpack them"
+            raise wrong_input(source.input, problem, remedy=remedy)
+    splits = _splits(tree, source, wrapper)
+    parents: dict[str, str | None] = {**splits} or {wrapper: None}
+    classes = {
+        f"{path}{name}/": (split, key_of(name))
+        for path, split in parents.items()
+        for name in tree.level(path).folders
+    }
+    if not classes or (here.has_image and not holds_any):
+        raise annotations_in(tree, source.input, wrapper) or _no_class_folder(source)
+    check_no_annotations(tree, source.input, wrapper, classes)
+    return Layout(wrapper, classes, tuple(_notes(tree, wrapper, splits)))
 
 
 def flat_layout(source: InputOptions) -> Layout | None:
@@ -277,8 +213,8 @@ def _wrapper(tree: Tree, asked: str) -> str:
         # Class folders, and the folders of splits around them, hold all images.
         above_classes = [inner]
         if asked == SPLIT_FOLDERS:
-            above_classes += [f"{inner}{split}/" for split in tree.folders(inner)]
-        if any(map(tree.has_image, above_classes)):
+            above_classes += [f"{inner}{split}/" for split in tree.level(inner).folders]
+        if any(tree.level(folder).has_image for folder in above_classes):
             break
         path = inner
     return path
@@ -286,10 +222,9 @@ def _wrapper(tree: Tree, asked: str) -> str:
 
 def _only_folder(tree: Tree, path: str) -> str:
     """Returns the name of the folder that holds all images of a folder; "" for several or none."""
-    if tree.has_image(path):
-        return ""
-    found = (name for name in tree.folders(path) if tree.holds_image(f"{path}{name}/"))
-    first, other, *_ = [*itertools.islice(found, 2), "", ""]
+    here = tree.level(path)
+    found = (name for name in here.folders if tree.holds_image(f"{path}{name}/"))
+    first, other, *_ = [*([] if here.has_image else itertools.islice(found, 2)), "", ""]
     return "" if other else first
 
 
@@ -297,61 +232,49 @@ def _one_class(source: InputOptions, archive: str) -> Layout:
     if source.layout != CLASS_FOLDERS and is_split(archive):
         raise _unclear(source, archive)
     notes = (Skipped(PART_AS_CLASS, archive),) if _PART.search(archive) else ()
-    return Layout(CLASS_FOLDERS, label=archive, notes=notes)
+    return Layout("", {"": (None, archive)}, notes)
 
 
-def _split_folders(
-    tree: Tree, source: InputOptions, wrapper: str, tops: Sequence[str]
-) -> dict[str, tuple[str, str]]:
-    """Returns `Layout.splits`; {} if the folders are classes. Raises `UserError` if unclear."""
+def _splits(tree: Tree, source: InputOptions, wrapper: str) -> dict[str, str]:
+    """Returns folder of class folders → split, {} without splits; raises `UserError` if unclear."""
     if source.layout == CLASS_FOLDERS:
         return {}
-    splits: dict[str, tuple[str, str]] = {}
-    for top in tops:
-        word = key_of(top) if is_split(top) or source.layout == SPLIT_FOLDERS else _split_word(top)
-        if word is None:
-            continue
-        # Archives are often packed as `train/train/<class>`, and unpacked into a folder again.
+    by_name: dict[str, str] = {}
+    by_word: dict[str, str] = {}
+    others = []
+    for top in tree.level(wrapper).folders:
         path = f"{wrapper}{top}/"
-        inner = _only_folder(tree, path)
+        has_name = is_split(top) or source.layout == SPLIT_FOLDERS
+        inner = _only_folder(tree, path) if has_name or _split_word(top) else ""
+        # Archives are often packed as `train/train/<class>`, and unpacked into a folder again.
         is_doubled = inner.lower() == top.lower()
-        holds_folders = _kind_of(inner) == "images" and not tree.has_image(f"{path}{inner}/")
-        if is_doubled or (holds_folders and word == key_of(top)):
-            splits[top] = word, f"{top}/{inner}/"
-        elif word == key_of(top):
-            splits[top] = word, f"{top}/"
+        above_classes = f"{path}{inner}/"
+        if is_doubled or (kind_of(inner) == "images" and not tree.level(above_classes).has_image):
+            path = above_classes
+        if has_name:
+            by_name[path] = key_of(top)
+        elif is_doubled:
+            by_word[path] = str(_split_word(top))
+        else:
+            others.append(path)
     # Of folders such as `steam_train/steam_train/`, only several with different words are splits.
-    if len({split.lower() for split, _ in splits.values()}) < len(splits):
-        splits = {top: found for top, found in splits.items() if found[0] == key_of(top)}
-    if source.layout == SPLIT_FOLDERS or not splits:
-        return splits
-    others = any(tree.holds_image(f"{wrapper}{top}/") for top in tops if top not in splits)
-    paths = (f"{wrapper}{classes}" for _, classes in splits.values())
+    both = by_name | by_word
+    if len({split.lower() for split in both.values()}) == len(both):
+        by_name = both
+    else:
+        others += by_word
+    if source.layout == SPLIT_FOLDERS or not by_name:
+        return by_name
+    has_others = any(map(tree.holds_image, others))
     nested = any(
-        tree.holds_image(f"{path}{name}/") for path in paths for name in tree.folders(path)
+        tree.holds_image(f"{path}{name}/") for path in by_name for name in tree.level(path).folders
     )
-    if others and not nested:
+    if has_others and not nested:
         return {}  # a class may be called `train`
-    if others or not nested:
-        raise _annotations(tree, source, wrapper) or _unclear(source, min(splits))
-    return splits
-
-
-def _annotations(tree: Tree, source: InputOptions, wrapper: str) -> UserError | None:
-    """Returns the error for folders with annotations of a detection dataset; None without any."""
-    paths = [wrapper]
-    for _ in range(2):  # of splits, and in them of images and annotations
-        paths += [f"{path}{name}/" for path in paths for name in tree.folders(path)]
-    for path in dict.fromkeys(paths):
-        for name in tree.others(path):
-            if kind := annotated_by(f"/{path}{name}"):
-                return annotations_error(source.input, kind, f"{path}{name}")
-    return None
-
-
-def _kind_of(path: str) -> str:
-    """Returns whether a folder usually holds `images` or their `masks`; "" for other folders."""
-    return _IN_PAIRS.get(storage.name_of(path).lower(), "")
+    if has_others or not nested:
+        name = storage.name_of(min(by_name))
+        raise annotations_in(tree, source.input, wrapper) or _unclear(source, name)
+    return by_name
 
 
 def _split_word(name: str) -> str | None:
@@ -367,40 +290,14 @@ def _unclear(source: InputOptions, name: str) -> UserError:
     return wrong_input(source.input, problem, remedy=remedy)
 
 
-def _notes(tree: Tree, layout: Layout) -> Iterator[Skipped]:
-    for top, (split, classes) in layout.splits.items():
-        path = f"{layout.wrapper}{classes}"
+def _notes(tree: Tree, wrapper: str, splits: Mapping[str, str]) -> Iterator[Skipped]:
+    for path, split in splits.items():
+        here, top = tree.level(path), key_of(path[len(wrapper) :].partition("/")[0])
         # A folder that this user may not list is a warning of its own.
-        is_empty = tree.has_image(path) or not tree.holds_image(path)
-        if is_empty and not tree.folders(path):
+        if not here.folders and (here.has_image or not tree.holds_image(path)):
             yield Skipped(EMPTY_SPLIT_FOLDER, split)
-        if split != key_of(top):
-            yield Skipped(SPLIT_OF_WORD, f"{key_of(top)} as {split}")
-
-
-def _check_masks(source: InputOptions, tree: Tree, folders: Sequence[str]) -> None:
-    """Raises `UserError` for images and their masks in two folders, which would become two classes.
-
-    Masks have names of images, in a folder that has a usual name for masks.
-    """
-    paths = {storage.name_of(path): path for path in folders}
-    kinds = {name: _kind_of(path) for name, path in paths.items()}
-    if set(kinds.values()) != {"images", "masks"}:
-        return
-    images, masks = (min(n for n in kinds if kinds[n] == kind) for kind in ("images", "masks"))
-    known, found = (
-        [*itertools.islice((n.partition(".")[0] for n in tree.files(paths[one])), _SEEN_FILES)]
-        for one in (images, masks)
-    )
-    # `1_mask.png` also belongs to `1.jpg`.
-    stems = {*known}
-    of_images = [stem for stem in found if stem in stems or stem.rpartition("_")[0] in stems]
-    if 2 * len(of_images) > len(found):
-        remedy = "give the folder of the images alone, with an image table, " + Arg("label_regex")
-        remedy += " or " + Arg("label", NONE)
-        problem = f"with images in {images!r} and files of the same names in {masks!r}, "
-        problem += "as masks or annotations are kept, which are not supported"
-        raise wrong_input(source.input, problem, "folders that are classes", remedy)
+        if split != top:
+            yield Skipped(SPLIT_OF_WORD, f"{top} as {split}")
 
 
 def _no_class_folder(source: InputOptions) -> UserError:

@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from beam_pipeline.images.read import RECORD
 from beam_pipeline.inputs import folders, labels
+from beam_pipeline.inputs.annotations import file_error
 from beam_pipeline.inputs.archives.members import archive_files
 from beam_pipeline.inputs.archives.references import archive_refs, webdataset_schema
-from beam_pipeline.inputs.content import file_error
 from beam_pipeline.inputs.datasets import different_columns
-from beam_pipeline.inputs.folders import Found, Level, PathFilter, Skipped, is_dataset
+from beam_pipeline.inputs.folders import Found, Level, PathFilter, Skipped, is_dataset, level
 from beam_pipeline.inputs.layout import (
     expand_braces,
     glob_root,
@@ -50,15 +50,14 @@ class ListingTask:
 
     path: str  # folder, glob or file
     split: str | None = None  # split of images without one, as names of files and folders say
-    # `folder`, `level` (a folder without its subfolders), `glob`, `table`, `shard` or `archive`.
+    # `folder`, `class` (a class folder), `other` (a folder outside of them), `level` (the files
+    # directly in a folder), `glob`, `table`, `shard` or `archive`.
     kind: str = "folder"
     layout: labels.Layout = labels.Layout()  # labels and splits of folders and globs
     row_groups: range | None = None  # part of a Parquet file; None for all
     entry: Shard | None = None  # entry of a shard in its manifest
     source: int = 0  # number of the input
     prefix: str = ""  # beginning of the keys of an archive
-    # Split that the folders above an archive say, for an archive whose own name is a class.
-    split_above: str | None = None
     # Path whose name says a split, if images must not be drawn into the same split; else "".
     beside: str = ""
 
@@ -144,11 +143,11 @@ def listing_tasks(*sources: InputOptions, draws: bool = True) -> list[ListingTas
         for task in tasks
     ]
     names = [without_suffix(path).split("/")[start:] for path in paths]
-    said, above = labels.said_splits(names), labels.said_splits([name[:-1] for name in names])
+    said = labels.said_splits(names)
     first = next((path for path, split in zip(paths, said, strict=True) if split), "")
     return [task for task in found if task.kind == "shard"] + [
-        dataclasses.replace(task, split=split, split_above=higher, beside="" if draws else first)
-        for task, split, higher in zip(tasks, said, above, strict=True)
+        dataclasses.replace(task, split=split, beside="" if draws else first)
+        for task, split in zip(tasks, said, strict=True)
     ]
 
 
@@ -188,14 +187,21 @@ class _FolderTree:
         self._levels: dict[str, Level] = {}
         self._holds: dict[str, bool] = {}
 
-    def folders(self, path: str) -> list[str]:
-        return self._level(path).folders
-
-    def has_image(self, path: str) -> bool:
-        return self._level(path).has_image
-
-    def others(self, path: str) -> list[str]:
-        return self._level(path).others
+    def level(self, path: str) -> Level:
+        if path not in self._levels:
+            here = self.path_of(path)
+            found = level(here, self._passes_over, self._source.extensions)
+            # An earlier output beside the folders of splits is neither a split nor a class.
+            is_explicit = self._source.layout == labels.SPLIT_FOLDERS and not path
+            if is_explicit or any(map(labels.is_split, found.folders)):
+                kept = [
+                    name
+                    for name in found.folders
+                    if labels.is_split(name) or not is_dataset(storage.join(here, name))
+                ]
+                found = found._replace(folders=kept)
+            self._levels[path] = found
+        return self._levels[path]
 
     def holds_image(self, path: str) -> bool:
         """Returns whether an image is below a folder, or may be, as the folder cannot be listed."""
@@ -216,22 +222,6 @@ class _FolderTree:
     def path_of(self, path: str) -> str:
         return (self._root + path).rstrip("/") or "/"
 
-    def _level(self, path: str) -> Level:
-        if path not in self._levels:
-            here = self.path_of(path)
-            found = folders.level(here, self._passes_over, self._source.extensions)
-            # An earlier output beside the folders of splits is neither a split nor a class.
-            is_explicit = self._source.layout == labels.SPLIT_FOLDERS and not path
-            if is_explicit or any(map(labels.is_split, found.folders)):
-                kept = [
-                    name
-                    for name in found.folders
-                    if labels.is_split(name) or not is_dataset(storage.join(here, name))
-                ]
-                found = found._replace(folders=kept)
-            self._levels[path] = found
-        return self._levels[path]
-
 
 def _folder_tasks(source: InputOptions) -> Iterator[ListingTask]:
     tree = _FolderTree(source)
@@ -239,15 +229,26 @@ def _folder_tasks(source: InputOptions) -> Iterator[ListingTask]:
         layout = labels.find_layout(tree, source)
     except UserError as e:
         raise (storage.exists(source.input) and file_error(source.input)) or e from None
-    if layout.kind == labels.FLAT and is_dataset(source.input):
-        raise folders.finished_input(source.input)
-    found = [
-        ListingTask(tree.path_of(p), kind=kind, layout=layout) for p, kind in layout.folders(tree)
-    ]
-    classes = [task.path for task in found if task.kind == labels.CLASS]
-    if classes and folders.none_readable(classes):
-        raise _nothing_readable(source, classes[0])
-    yield from found
+    classes, wrapper, notes = layout.classes, layout.wrapper, layout.notes
+    if classes is None:
+        if is_dataset(source.input):
+            raise folders.finished_input(source.input)
+        yield ListingTask(source.input, layout=layout)
+        return
+    if folders.none_readable(map(tree.path_of, classes)):
+        raise _nothing_readable(source, tree.path_of(min(classes)))
+    levels = {"", *(path for folder in classes for path in [*labels.above(folder)][:-1])}
+    for path in sorted(levels):
+        # Each task has the part of the layout that it needs.
+        outside = labels.Layout(wrapper, {}, notes if not path else ())
+        yield ListingTask(tree.path_of(path), kind="level", layout=outside)
+        for below in (f"{path}{name}/" for name in tree.level(path).folders):
+            own = {below: classes[below]} if below in classes else {}
+            if below not in levels:
+                kind = "class" if own else "other"
+                yield ListingTask(
+                    tree.path_of(below), kind=kind, layout=labels.Layout(wrapper, own)
+                )
 
 
 def _nothing_readable(source: InputOptions, folder: str) -> UserError:
@@ -266,8 +267,7 @@ def list_task(
     """
     refs: Iterator[ImageRef | Skipped]
     if task.kind == "archive":
-        splits = task.split, task.split_above
-        refs = archive_refs(task.path, task.prefix, source, schema, spool, splits)
+        refs = archive_refs(task.path, task.prefix, source, schema, spool)
     elif schema is not None:
         refs = read_refs(task.path, schema, task.row_groups, spool)
     elif task.entry is not None:
@@ -275,7 +275,7 @@ def list_task(
         refs = list_records(task.path, task.split, task.entry, (has, wanted))
     else:
         refs = _image_refs(task, source)
-    said = None if task.kind in ("archive", "shard") else task.split
+    said = None if task.kind == "shard" else task.split
     given: set[str] = set()
     is_empty, unreadable = True, ""  # `unreadable` is the first folder that cannot be listed
     for ref in refs:
@@ -300,9 +300,9 @@ def list_task(
     # Splits of records are known from the manifest; a warning names splits that images bring.
     if task.kind != "shard":
         yield from (Skipped(labels.GIVEN_SPLIT, split) for split in sorted(given))
-    if is_empty and unreadable and task.kind in (labels.FOLDER, "glob"):
+    if is_empty and unreadable and task.kind in ("folder", "glob"):
         raise _nothing_readable(source, unreadable)
-    if is_empty and task.kind == labels.CLASS and not unreadable:
+    if is_empty and task.kind == "class" and not unreadable:
         below = task.path[len(input_root(source).rstrip("/")) + 1 :]
         yield Skipped(labels.EMPTY_CLASS_FOLDER, key_of(below))
 
@@ -318,11 +318,10 @@ def _image_refs(task: ListingTask, source: InputOptions) -> Iterator[ImageRef | 
     passes_over = path_filter(source)
     start = len(passes_over.root) + 1  # a key is the path below the root
     found: Iterator[Found]
-    if task.kind == labels.LEVEL:
-        if not task.path[start:]:
-            yield from task.layout.notes
-            if task.layout.wrapper:  # the user named the folder above
-                yield Skipped(labels.WRAPPED, key_of(task.layout.wrapper))
+    if task.kind == "level":
+        yield from task.layout.notes
+        if task.layout.wrapper and not task.path[start:]:  # the user named the folder above
+            yield Skipped(labels.WRAPPED, key_of(task.layout.wrapper))
         found = ((path, why or 0, 0) for path, why in folders.files_in(task.path, passes_over))
     elif task.kind == "glob":
         found = folders.files_matching(task.path, passes_over)

@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from typing import IO, Any
 
-from beam_pipeline.inputs.content import file_error
+from beam_pipeline.inputs.annotations import file_error
 from beam_pipeline.inputs.layout import wrong_input
 from imageshards import storage
 from imageshards.errors import Arg

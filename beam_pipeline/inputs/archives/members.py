@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import itertools
 import os
 import posixpath
 import stat
@@ -24,8 +25,8 @@ from beam_pipeline.images.read import (
     ZIP_MEMBER,
     read_zip_member,
 )
-from beam_pipeline.inputs.content import file_error
-from beam_pipeline.inputs.folders import PathFilter, Skipped, folder_entries, matching_files
+from beam_pipeline.inputs.annotations import file_error
+from beam_pipeline.inputs.folders import PathFilter, Skipped, files_below, matching_files
 from beam_pipeline.inputs.layout import (
     glob_root,
     is_glob,
@@ -38,6 +39,7 @@ from beam_pipeline.inputs.spool import DECOMPRESSION_ERRORS, decompressed
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import ARCHIVE_SUFFIXES, ARCHIVES, DATASET, TABLE, InputOptions
 from imageshards import storage
+from imageshards.errors import UserError
 from imageshards.storage.base import RANGE_BYTES
 from imageshards.storage.concurrency import check_stopped
 from imageshards.text import printable
@@ -45,9 +47,6 @@ from imageshards.text import printable
 # A tar header has 512 bytes. With a larger buffer, reading headers would also read data of images.
 _LOCAL_BUFFER_BYTES = 4096
 _FIRST_RANGE_BYTES = 64 << 10
-# Number of names in a folder of a store that are searched for archives.
-_PEEKED_NAMES = 1000
-_FILES = (*ARCHIVE_SUFFIXES, ".parquet")
 # Flags of a member of a zip archive.
 _ENCRYPTED, _UTF8 = 0x01, 0x800
 _UNIX = 3  # system that made a member
@@ -94,36 +93,35 @@ def with_files(source: InputOptions) -> InputOptions:
     """Replaces a folder of archives or Parquet files by a glob that matches these files.
 
     A folder that also holds folders or images is returned unchanged, like any different input.
+    Raises `UserError` for archives beside tables, which may describe them.
     """
     folder = source.input.rstrip("/")
     if is_glob(folder) or layout_of(source) in (TABLE, DATASET, ARCHIVES):
         return source
-    passes_over = PathFilter(folder)
-    suffixes = set()
+    endings: dict[str, str] = {}  # of archives and tables, each with a name
     try:
-        for path, is_folder in _first_entries(folder):
-            if passes_over(path):
-                continue
-            if is_folder or path.lower().endswith(source.extensions):
+        found = files_below(folder, PathFilter(folder))
+        # A store lists a folder page by page, a disk at once.
+        for path, size, _ in found if storage.is_local(folder) else itertools.islice(found, 1000):
+            name = path[len(folder) + 1 :]
+            if not isinstance(size, Skipped) and (
+                "/" in name or name.lower().endswith(source.extensions)
+            ):
                 return source
-            if path.lower().endswith(_FILES):
-                suffixes.add(path[len(without_suffix(path)) :])
-    except OSError:
+            if (stem := without_suffix(name)) != name:
+                endings[name[len(stem) :]] = name
+    except (OSError, UserError):
         return source  # the listing raises this error again, as a sentence
-    if not suffixes:
+    archives = sorted(each for each in endings if each.lower() in ARCHIVE_SUFFIXES)
+    parquet = [each for each in endings if each.lower() == ".parquet"]
+    if archives and (tables := endings.keys() - archives):
+        problem = f"with archives and the table {endings[min(tables)]!r}"
+        remedy = f"give a glob of the files that are meant, such as '{folder}/*{archives[0]}'"
+        raise wrong_input(folder, problem, "files of one kind", remedy)
+    if not (names := ",".join(f"*{each}" for each in archives or parquet)):
         return source
-    names = ",".join(f"*{suffix}" for suffix in sorted(suffixes))
-    pattern = f"{{{names}}}" if len(suffixes) > 1 else names
+    pattern = f"{{{names}}}" if "," in names else names
     return dataclasses.replace(source, input=storage.join(folder, pattern))
-
-
-def _first_entries(folder: str) -> Iterator[tuple[str, bool]]:
-    if storage.is_local(folder):
-        yield from ((path, is_folder) for _, path, is_folder in folder_entries(folder))
-        return
-    above = len(folder) + 1
-    for _, file in zip(range(_PEEKED_NAMES), storage.files_below(folder), strict=False):
-        yield file.path, "/" in file.path[above:]
 
 
 class Archive:

@@ -22,7 +22,7 @@ from beam_pipeline.inputs.archives.members import (
     archive_files,
     open_archive,
 )
-from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, PathFilter, Skipped
+from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, Level, PathFilter, Skipped
 from beam_pipeline.inputs.layout import wrong_input
 from beam_pipeline.inputs.spool import decompressed, spool_tar
 from beam_pipeline.inputs.tables.references import refs_of_row
@@ -235,10 +235,9 @@ def _sample_refs(
             if sample.texts:
                 yield Skipped("sample_without_image")
             continue
-        *folders, _ = image.name.split("/")
         place = blank._replace(
             key=key_of("/".join(filter(None, (prefix, image.name)))),
-            split=next(filter(labels.is_split, folders), blank.split),
+            split=labels.first_split(image.name),
             size_bytes=image.size_bytes,
             offset_bytes=image.offset_bytes,
             form=image.form,
@@ -247,33 +246,27 @@ def _sample_refs(
 
 
 def archive_refs(
-    path: str,
-    prefix: str,
-    source: InputOptions,
-    schema: TableSchema | None,
-    spool: str,
-    said: tuple[str | None, str | None] = (None, None),
+    path: str, prefix: str, source: InputOptions, schema: TableSchema | None, spool: str
 ) -> Iterator[ImageRef | Skipped]:
     """Yields the references of an archive, and a `Skipped` for each member passed over.
 
     `prefix` is the beginning of the keys, "" for the only archive of an input. `schema` has the
-    columns of WebDataset archives. `said` are the splits that the names of the archive and of the
-    folders above it say; its images have the second one if the archive's name is their class.
-    Raises `UserError` if the archive cannot be read to its end, or an image has no label.
+    columns of WebDataset archives. Raises `UserError` if the archive cannot be read to its end, or
+    an image has no label.
     """
     found = storage.stat(path)
     if found is None:
         expected = "an archive (.tar, .zip, .tar.gz)"
         raise wrong_input(path, "which is no file", expected, "fix the path")
     spooled = spool_tar(found, spool) if decompressed(path) else ""
-    blank = ImageRef("", path, None, said[0], mtime_ns=found.mtime_ns, spooled=spooled)
+    blank = ImageRef("", path, None, mtime_ns=found.mtime_ns, spooled=spooled)
     counts = collections.Counter[str]()
     has_image = False
     with open_archive(path, spooled, source.zip_encoding) as archive:
         if schema is not None:
             refs = _sample_refs(archive, source, schema, prefix, blank)
         else:
-            refs = _refs_in_folders(archive, source, prefix, blank, said)
+            refs = _refs_in_folders(archive, source, prefix, blank)
         for ref in refs:
             if isinstance(ref, ImageRef):
                 has_image = True
@@ -299,11 +292,7 @@ def _no_image(path: str, counts: Mapping[str, int]) -> UserError:
 
 
 def _refs_in_folders(
-    archive: Archive,
-    source: InputOptions,
-    prefix: str,
-    blank: ImageRef,
-    said: tuple[str | None, str | None],
+    archive: Archive, source: InputOptions, prefix: str, blank: ImageRef
 ) -> Iterator[ImageRef | Skipped]:
     members: dict[str, Member] = {}
     for member in _visible(archive, source):
@@ -320,7 +309,6 @@ def _refs_in_folders(
     if tree.holds_image(""):
         layout = labels.find_layout(tree, source, above.rpartition("/")[2])
     yield from layout.notes
-    by_name = said[layout.label is not None]
     for name, member in members.items():
         for place in labels.read_path(layout, source, name):
             if isinstance(place, Skipped):
@@ -328,11 +316,11 @@ def _refs_in_folders(
                 continue
             yield blank._replace(
                 key="/".join(filter(None, (above, place.key))), label=place.label,
-                split=place.split or by_name, group=place.group, size_bytes=member.size_bytes,
+                split=place.split, group=place.group, size_bytes=member.size_bytes,
                 offset_bytes=member.offset_bytes, form=member.form,
             )  # fmt: skip
-    for path, kind in layout.folders(tree):
-        if kind == labels.CLASS and not tree.holds_image(path):
+    for path in layout.classes or ():
+        if not tree.holds_image(path):
             yield Skipped(labels.EMPTY_CLASS_FOLDER, key_of(path.rstrip("/")))
     texts = {_key_and_ending(name)[0] for name in members if name.lower().endswith(".json")}
     images = (name for name in members if name.lower().endswith(source.extensions))
@@ -345,29 +333,23 @@ class _MemberTree:
 
     def __init__(self, names: Iterable[str], extensions: tuple[str, ...]):
         self._names = sorted(names)
-        self._folders: dict[str, set[str]] = collections.defaultdict(set)
-        self._others: dict[str, list[str]] = collections.defaultdict(list)
-        self._with_images = set[str]()
+        self._levels = collections.defaultdict[str, Level](lambda: Level([], False, []))
         self._above_images = set[str]()
         for name in self._names:
-            *parts, base = name.split("/")
-            paths = [*itertools.accumulate((f"{part}/" for part in parts), initial="")]
-            for path, inner in zip(paths, parts, strict=False):
-                self._folders[path].add(inner)
-            if name.lower().endswith(extensions):
-                self._with_images.add(paths[-1])
-                self._above_images.update(paths)
+            is_image = name.lower().endswith(extensions)
+            folders = [*labels.above(name)]
+            for path, below in itertools.pairwise(folders):
+                known = self._levels[path].folders
+                if (inner := below[len(path) : -1]) not in known[-1:]:  # names are sorted
+                    known.append(inner)
+            if is_image:
+                self._levels[folders[-1]] = self._levels[folders[-1]]._replace(has_image=True)
+                self._above_images.update(folders)
             else:
-                self._others[paths[-1]].append(base)
+                self._levels[folders[-1]].others.append(name[len(folders[-1]) :])
 
-    def folders(self, path: str) -> list[str]:
-        return sorted(self._folders.get(path, ()))
-
-    def has_image(self, path: str) -> bool:
-        return path in self._with_images
-
-    def others(self, path: str) -> list[str]:
-        return self._others.get(path, [])
+    def level(self, path: str) -> Level:
+        return self._levels[path]
 
     def holds_image(self, path: str) -> bool:
         return path in self._above_images

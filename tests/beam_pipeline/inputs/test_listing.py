@@ -18,7 +18,7 @@ from apache_beam.testing.util import assert_that
 from pyarrow import parquet
 
 from beam_pipeline.images.read import read_images
-from beam_pipeline.inputs.content import annotations_error
+from beam_pipeline.inputs.annotations import annotations_error
 from beam_pipeline.inputs.layout import layout_of
 from beam_pipeline.inputs.listing import list_task, listing_tasks, schema_of
 from beam_pipeline.inputs.tables import rows as table_rows

@@ -105,6 +105,19 @@ def test_several_archives_are_folders_or_parts(tmp_path):
     }
 
 
+def test_archives_beside_a_table_or_in_folders_are_named(tmp_path):
+    for split in ("train", "test"):
+        tar(tmp_path / "deep" / split / "0.tar", f"cat/{split}.jpg", f"dog/{split}.jpg")
+    with refused("input", "deep'", "'0.tar'", "/**/*.tar'"):
+        listed(in_folder(tmp_path / "deep"))
+    splits = {key: split for key, (_, split) in labels(f"{tmp_path}/deep/**/*.tar").items()}
+    assert splits["test/0/cat/test.jpg"] == "test" and len(splits) == 4
+    put(tmp_path / "deep" / "train", "rows.csv", "README.md")
+    with refused("input", "'rows.csv'", f"'{tmp_path}/deep/train/*.tar'"):
+        in_folder(tmp_path / "deep" / "train")
+    assert len(labels(f"{tmp_path}/deep/train/*.tar")) == 2
+
+
 def test_a_tar_that_ends_too_early_is_refused_wherever_it_is_cut(tmp_path):
     whole = tar(tmp_path / "a.tar", "cat/1.jpg", "dog/2.jpg", data=b"x" * 1000).read_bytes()
     end = whole.index(b"dog/2.jpg") + 512 + 1024  # of the last file, padded
