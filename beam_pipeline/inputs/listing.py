@@ -295,8 +295,8 @@ def list_task(
             label = composed(label)
         elif label:
             label = tuple(dict.fromkeys(map(composed, label)))
-        is_same = label == ref.label and split == ref.split
-        yield ref if is_same else ref._replace(label=label, split=split)
+        is_same = (label, split, task.source) == (ref.label, ref.split, ref.source)
+        yield ref if is_same else ref._replace(label=label, split=split, source=task.source)
     # Splits of records are known from the manifest; a warning names splits that images bring.
     if task.kind != "shard":
         yield from (Skipped(labels.GIVEN_SPLIT, split) for split in sorted(given))

@@ -147,9 +147,8 @@ def test_names_of_several_inputs_say_their_splits(tmp_path, form, names, splits)
     options |= {"label_regex": "^(.)"} if form == "glob" else {}
     inputs = [packed(tmp_path / "test" / name, form) for name in names]
     refs, _ = listed([*inputs], **options)
-    assert {key.rpartition("/")[2][:-4]: ref.split for key, ref in refs.items()} == dict(
-        zip(names, splits, strict=True)
-    )
+    found = {(ref.source, key.rpartition("/")[2], ref.split) for key, ref in refs.items()}
+    assert found == {(i, f"{n}.jpg", s) for i, (n, s) in enumerate(zip(names, splits, strict=True))}
 
 
 @pytest.mark.parametrize("form", ["folder", "tar", "table"])
