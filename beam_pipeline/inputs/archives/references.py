@@ -98,11 +98,14 @@ def webdataset_schema(source: InputOptions) -> TableSchema | None:
     names = {name for _, row in head for name in row}
     if source.label != NONE and source.label_column is None and "cls" in names:
         source = dataclasses.replace(source, label_column="cls")
+    nested: set[str] = set()
     if source.columns is None:
         # A record has no feature for a JSON object.
         nested = {n for _, row in head for n, cell in row.items() if isinstance(cell, dict)}
         head = [(where, {n: c for n, c in row.items() if n not in nested}) for where, row in head]
-    return schema_of_rows(source, head, unused=("key", "split"))
+    found = schema_of_rows(source, head, unused=("key", "split"))
+    told = [f"the objects {name!r} in .json members are left out" for name in sorted(nested)]
+    return dataclasses.replace(found, warnings=(*found.warnings, *told))
 
 
 def _is_webdataset(archive: Archive, source: InputOptions) -> bool:
@@ -113,23 +116,24 @@ def _is_webdataset(archive: Archive, source: InputOptions) -> bool:
     # A text may be a caption, or the boxes of a detection dataset.
     if source.label == NONE or source.label_column == "txt":
         wanted.add("txt")
-    has_row_flag = any(getattr(source, name) for name in _ROW_FLAGS)
     endings: dict[str, set[str]] = collections.defaultdict(set)
     images: set[str] = set()
+    has_other_labels = source.label == NONE
     files = (member for member in _visible(archive, source) if isinstance(member, Member))
     for number, member in enumerate(itertools.islice(files, _MOST_MEMBERS), start=1):
         key, ending = _key_and_ending(member.name)
         endings[key].add(ending.rpartition(".")[2])
         if member.name.lower().endswith(source.extensions):
             images.add(key)
+            has_other_labels = has_other_labels or "/" in key
             # Labelling programs write JSON beside images in class folders. So other texts than a
             # class make a WebDataset only if no folder is a class, or an option needs the texts.
-            if "/" in key and not has_row_flag:
+            if "/" in key and not any(getattr(source, name) for name in _ROW_FLAGS):
                 wanted = {"cls"}
         if key in images and endings[key] & wanted:
             return True
-        # Without folders there is no other label, so members of a sample may be far apart.
-        if number >= _FIRST_MEMBERS and (source.label == NONE or any("/" in k for k in images)):
+        # Without other labels more members are read, as those of a sample may be far apart.
+        if number >= _FIRST_MEMBERS and has_other_labels:
             break
     return False
 
