@@ -117,6 +117,9 @@ class InputOptions:
         "pixels, as in COCO. A row holds one box as numbers, or all boxes of an image as lists "
         "(default: relative)",
         choices=(RELATIVE, PIXELS, XYWH))] = RELATIVE
+    zip_encoding: Annotated[str | None, Option(
+        "encoding of the names in .zip archives that do not say theirs, such as cp932 or gbk of "
+        "Windows (default: utf-8, else cp437 with a warning)", metavar="NAME")] = None
     extensions: Annotated[tuple[str, ...], Option(
         "file name extensions of images (default: jpg,jpeg,jpe,jfif,png,webp,gif,bmp,tif,tiff,avif "
         "and, with the extra heif, heic,heif)",
@@ -131,6 +134,11 @@ class InputOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
+        try:
+            b" ".decode("utf-8" if self.zip_encoding is None else self.zip_encoding)
+        except (LookupError, ValueError) as e:
+            expected = "the name of an encoding, such as cp932, gbk or utf-8"
+            raise invalid("zip_encoding", repr(self.zip_encoding), expected) from e
         if self.label_separator is not None:
             if self.label == NONE or not self.label_separator:
                 received = f"{self.label_separator!r} with " + Arg("label", self.label)

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import os
 import pickle
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ from beam_pipeline.commit.staging import OutputState, check_output, read_output_
 from beam_pipeline.commit.transforms import CommitShards
 from beam_pipeline.commit.warnings import counts_and_names, warnings_of
 from beam_pipeline.inputs import selection
-from beam_pipeline.inputs.labels import GIVEN_SPLIT
+from beam_pipeline.inputs.labels import GIVEN_SPLIT, OWN_SPLIT
 from beam_pipeline.inputs.layout import layout_of
 from beam_pipeline.inputs.listing import has_several_archives, schemas_of, spooled_files
 from beam_pipeline.inputs.spool import SPOOL_NAME, announce
@@ -138,7 +139,8 @@ def list_batches(
 ) -> selection.Selected:
     """Lists the images of all inputs, without excluded ones, and gives each its class and split."""
     first, *more = zip(options.sources, schemas, strict=True)
-    listed = pipeline | "List" >> ListImages(*first, more, spool)  # RefBatch, {reason: files}
+    listing = ListImages(*first, more, spool, draws="splits" in options.given)
+    listed = pipeline | "List" >> listing  # RefBatch, {reason: files}
     selected = selection.Selected(listed.batches, (), ())
     if excluded is not None or options.class_map:
         selected = listed.batches | "Select" >> selection.SelectImages(excluded, options.class_map)
@@ -153,9 +155,11 @@ def list_batches(
         )
     skipped = listed.skipped
     if "splits" not in options.given:
-        # A split of the input deserves a warning only if the user asked for splits, too.
+        # A split of the input deserves a warning of its own only if the user asked for splits, too.
         skipped = skipped | "Unasked" >> beam.Map(
-            lambda counts: {k: n for k, n in counts.items() if not k.startswith(f"{GIVEN_SPLIT}: ")}
+            lambda counts: {
+                re.sub(f"^{GIVEN_SPLIT}: ", f"{OWN_SPLIT}: ", key): n for key, n in counts.items()
+            }
         )
     batches = selected.batches | "Split" >> AssignSplits(ShardOptions(plan=options.plan))
     return selection.Selected(batches, (skipped, *selected.skipped), checked)

@@ -32,7 +32,7 @@ from imageshards import storage
 from imageshards.errors import LeaseLostError, UserError
 from imageshards.manifest import LOCK_NAME, PAGE_NAME, REPORT_NAME, STAGING_NAME, load_manifest
 from imageshards.progress import ProgressLine, activity_line, note_activity
-from imageshards.storage.concurrency import available_cores
+from imageshards.storage.concurrency import STOPPED, available_cores
 
 
 def run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
@@ -42,20 +42,20 @@ def run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
         UserError: The build failed for a reason that the caller can remove.
         KeyboardInterrupt: On Ctrl-C or SIGTERM, after all processes have ended.
     """
-    stopped = threading.Event()
+    STOPPED.clear()
 
     def stop(number: int, frame: object) -> None:
-        stopped.set()
+        STOPPED.set()
         raise KeyboardInterrupt
 
     try:
         with _on_signal(stop), storage.using(StoreConfig.of_arguments(beam_args).settings()):
-            return _run(options, beam_args, stopped)
+            return _run(options, beam_args)
     except LeaseLostError:
         raise  # the lock stopped the job by a signal, as Ctrl-C does, but this error says why
     except Exception as e:
         # Beam wraps a KeyboardInterrupt that is raised inside a stage.
-        if stopped.is_set():
+        if STOPPED.is_set():
             raise KeyboardInterrupt from e
         raise
 
@@ -74,7 +74,7 @@ def _on_signal(handler: Callable[[int, Any], None]) -> Iterator[None]:
             signal.signal(number, handler_before)
 
 
-def _run(options: BuildOptions, beam_args: Sequence[str], stopped: threading.Event) -> BuildSummary:
+def _run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
     begun = time.monotonic()
     storage.reset_counts()
     # Inputs are opened before any process starts: the user sees mistakes at once, and the processes
@@ -106,7 +106,7 @@ def _run(options: BuildOptions, beam_args: Sequence[str], stopped: threading.Eve
             raise
         except (Exception, KeyboardInterrupt) as e:
             # A signal after the manifest was written stops only the clean-up.
-            if not stopped.is_set() or not staging_folder.has_committed(state):
+            if not STOPPED.is_set() or not staging_folder.has_committed(state):
                 raise
             raise KeyboardInterrupt(
                 f"stopped; the dataset in {options.output} is complete, and the same command "

@@ -8,6 +8,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from beam_pipeline.inputs import labels
+from beam_pipeline.inputs.archives.members import UNKNOWN_ENCODING
+from beam_pipeline.inputs.archives.references import NO_IMAGE, UNREAD_TEXTS
 from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, UNREADABLE_FOLDER
 from beam_pipeline.inputs.tables.references import BACKSLASHES, MISSING_MARKS, WITHOUT_LABEL
 from beam_pipeline.options import PlanOptions
@@ -61,7 +63,7 @@ def warnings_of(
         classes.update(of_class)
     return [
         *_of_input(names),
-        *_of_splits([split for split, count in images.items() if count], splits),
+        *_of_splits([split for split, count in images.items() if count], splits, names),
         *_of_class_names(classes, sum(images.values())),
         *_without_training_image(counts),
     ]
@@ -109,7 +111,8 @@ _OF_INPUT = {
     ),
     labels.EMPTY_SPLIT_FOLDER: (
         "split folder",
-        "{counted} without a class folder: {names}; expected ROOT/<split>/<class>/*.jpg",
+        "{counted} without a class folder: {names}; images in it are left out, as only images in "
+        "ROOT/<split>/<class>/ have a label",
     ),
     labels.PART_AS_CLASS: (
         "archive",
@@ -130,11 +133,37 @@ _OF_INPUT = {
         "table",
         "paths of {names} have backslashes, as Windows writes them, and were read with slashes",
     ),
+    NO_IMAGE: ("archive", "{counted} without an image: {names}"),
+    UNREAD_TEXTS: (
+        "archive",
+        "{counted} with .json beside the images, which was not read, as folders give the labels: "
+        "{names}; --layout webdataset reads labels and columns from it",
+    ),
+    UNKNOWN_ENCODING: (
+        "archive",
+        "{counted} with names in an encoding that the archive does not say, so classes and keys "
+        "may be unreadable: {names}; say --zip_encoding, such as cp932, gbk or cp1252",
+    ),
+    labels.WRAPPED: (
+        "folder",
+        "all images are in {names}, so the folders in it are the classes or splits, and keys are "
+        "paths below it",
+    ),
+    labels.SPLIT_OF_WORD: (
+        "folder",
+        "{counted} with folders of the same name became splits by a word: {names}; rename them if "
+        "you meant other splits",
+    ),
+    labels.SPLIT_BELOW_CLASS: (
+        "split",
+        "folders called {names} are inside of class folders, so they give no split; for splits, "
+        "use ROOT/<split>/<class>/*.jpg or a table with a column split",
+    ),
     labels.GIVEN_SPLIT: (
         "split",
-        "--splits was not applied to images of {names}, because folders, a column or a regex "
-        "of the input give these splits; leave --splits out, or draw new splits in a second build "
-        "with this dataset as --input and with --splits",
+        "--splits was not applied to images of {names}, because names of folders or files, a "
+        "column or a regex of the input give these splits; draw new splits in a second build with "
+        "this dataset as --input and with --splits",
     ),
 }
 
@@ -145,14 +174,22 @@ def _of_input(names: Mapping[str, Sequence[str]]) -> Iterator[str]:
             yield said.format(counted=counted(len(found), noun), names=_shown(found))
 
 
-def _of_splits(found: Sequence[str], wanted: Collection[str]) -> Iterator[str]:
+def _of_splits(
+    found: Sequence[str], wanted: Collection[str], names: Mapping[str, Sequence[str]]
+) -> Iterator[str]:
     # If the input defines other splits, the default splits may be empty.
     asked = set(wanted) != set(PlanOptions().splits) or set(found) <= set(wanted)
     missing = [split for split in wanted if split not in found]
-    if missing and asked:
+    if missing and asked and set(found) <= set(names.get(labels.OWN_SPLIT, ())):
         yield (
-            f"{counted(len(missing), 'split')} got no image: {_shown(missing)}; "
-            "expected at least one: larger fractions in --splits, more images, or another --salt"
+            f"the input gives every image its split, {_shown(found)}, so none is in "
+            f"{_shown(missing)}; for other splits, make a second build with this dataset as "
+            "--input and with --splits"
+        )
+    elif missing and asked and not set(found) <= set(names.get(labels.GIVEN_SPLIT, ())):
+        yield (
+            f"{counted(len(missing), 'split')} got no image: {_shown(missing)}; give a larger "
+            "fraction by --splits, more images, or another --salt"
         )
     for split in found:
         almost = difflib.get_close_matches(split.lower(), ("train", "validation"), 1, 0.8)

@@ -32,11 +32,14 @@ PICTURE, ZIP_MEMBER, RECORD = "", "zip", "record"
 # Compression methods that the build reads.
 STORED, DEFLATED = 0, 8
 _HEADER = struct.Struct("<4s5H3L2H")
-# A local header ends with a name and an extra field, whose lengths only the header says. One read
-# fetches header and data, and allows 1 KiB for both fields, enough for common archivers.
-ZIP_HEADER_BYTES = _HEADER.size + 1024
 # This flag says that the checksum is behind the data, and that the checksum in the header is 0.
 _SIZES_FOLLOW = 0x08
+# A checksum behind the data may come after this mark.
+_DESCRIPTOR = b"PK\x07\x08"
+# A local header ends with a name and an extra field, whose lengths only the header says. One read
+# fetches header, data and checksum, and allows 1 KiB for both fields, enough for common archivers.
+_FIELDS_BYTES = 1024
+ZIP_HEADER_BYTES = _HEADER.size + _FIELDS_BYTES + len(_DESCRIPTOR) + 4
 
 
 def read_zip_member(data: bytes, num_bytes: int, max_bytes: int) -> bytes:
@@ -49,7 +52,7 @@ def read_zip_member(data: bytes, num_bytes: int, max_bytes: int) -> bytes:
         raise ImageError("corrupt", "no member of the zip archive begins where one was listed")
     _, _, flags, method, _, _, checksum, _, _, name, extra = _HEADER.unpack_from(data)
     begin = _HEADER.size + name + extra
-    if begin > ZIP_HEADER_BYTES:
+    if begin > _HEADER.size + _FIELDS_BYTES:
         text = f"the zip archive has {begin:,} bytes before the image's data; pack it again"
         raise ImageError("unsupported_format", text)
     packed = data[begin : begin + num_bytes]
@@ -68,7 +71,10 @@ def read_zip_member(data: bytes, num_bytes: int, max_bytes: int) -> bytes:
         if not inflate.eof:
             text = "the compressed data in the zip archive end too early"
             raise ImageError("truncated", text)
-    if not flags & _SIZES_FOLLOW and zlib.crc32(content) != checksum:
+    if flags & _SIZES_FOLLOW and not checksum:
+        behind = data[begin + num_bytes :].removeprefix(_DESCRIPTOR)
+        checksum = int.from_bytes(behind[:4], "little")
+    if zlib.crc32(content) != checksum:
         raise ImageError("corrupt", "the checksum in the zip archive is that of other bytes")
     return content
 

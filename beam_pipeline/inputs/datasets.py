@@ -13,9 +13,16 @@ from typing import Any
 import msgspec
 
 from beam_pipeline import options as opt
+from beam_pipeline.inputs.annotations import check_table
 from beam_pipeline.inputs.archives.members import with_files
 from beam_pipeline.inputs.folders import is_dataset
-from beam_pipeline.inputs.layout import is_glob, layout_of, unfit_option, wrong_input
+from beam_pipeline.inputs.layout import (
+    check_inputs_apart,
+    is_glob,
+    layout_of,
+    unfit_option,
+    wrong_input,
+)
 from beam_pipeline.options import DATASET, TABLE, BuildOptions, ImageOptions, InputOptions
 from imageshards import storage
 from imageshards.errors import Arg, Text, UserError
@@ -54,7 +61,10 @@ def open_inputs(options: BuildOptions) -> BuildOptions:
     """
     # A folder of archives becomes a glob first, as the kind of an input decides which flags fit.
     options = options.with_sources([*map(with_files, options.sources)])
+    for source in options.sources:
+        check_table(source)
     options = options.with_sources(_with_layouts(options))
+    check_inputs_apart(options.sources)
     found = [
         (source, load_manifest(source.input, "input", complete=True))
         for source in options.sources

@@ -12,7 +12,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -34,6 +34,7 @@ UNREADABLE_FOLDER = "unreadable_folder"
 _NOT_FILES = {
     "folder": "directory", "loop": "link_to_a_folder_above", "special": "special_file",
 }  # fmt: skip
+_SOME = 100  # names of files that are no images, among which annotations may be
 # A manifest begins with its version.
 _HEAD_BYTES = 1024
 
@@ -112,34 +113,61 @@ def finished_input(path: str) -> UserError:
     return layout.wrong_input(path, "a finished dataset", "original images", remedy)
 
 
-def subfolders(path: str, passes_over: PathFilter) -> list[tuple[str, str]]:
-    """Returns the sorted (name, path) of the folders in a folder that are not passed over.
+class Level(NamedTuple):
+    """Entries of a folder that are not passed over."""
 
-    A folder below the input that this user may not list has no subfolders; `files_outside_folders`
-    names the folder. Raises `UserError` if the folder does not exist or is a finished dataset.
+    folders: list[str]  # sorted names
+    has_image: bool
+    others: list[str]  # names of some files that are no images
+
+
+class Tree(Protocol):
+    """Folders of an input. A path is relative to the input, "" or with a slash at its end."""
+
+    def level(self, path: str) -> Level:
+        """Returns what is directly in a folder."""
+
+    def holds_image(self, path: str) -> bool:
+        """Returns whether an image is anywhere below a folder."""
+
+    def files(self, path: str) -> Iterable[str]:
+        """Yields the names of the files below a folder, in the same order for equal names."""
+
+
+def level(path: str, passes_over: PathFilter, extensions: tuple[str, ...]) -> Level:
+    """Returns one level of a folder; raises `UserError` if there is none, or a finished dataset.
+
+    A folder below the input that this user may not list is empty; `files_in` names the folder.
     """
-    found = []
+    folders: list[str] = []
+    others: list[str] = []
+    has_image = False
     try:
         for name, below, is_folder in folder_entries(path):
             if name == MANIFEST_NAME and is_dataset(path):
                 raise finished_input(path)
-            if is_folder and not passes_over(below):
-                found.append((name, below))
+            if passes_over(below):
+                continue
+            if is_folder:
+                folders.append(name)
+            elif name.lower().endswith(extensions):
+                has_image = True
+            elif len(others) < _SOME:
+                others.append(name)
     except OSError as e:
-        _unreadable(path, e, passes_over)  # the `Skipped` comes from `files_outside_folders`
-    return sorted(found)
+        _unreadable(path, e, passes_over)  # the `Skipped` comes from `files_in`
+    return Level(sorted(folders), has_image, others)
 
 
-def files_outside_folders(path: str, passes_over: PathFilter) -> Iterator[Skipped]:
-    """Yields a `Skipped` for each file in a folder, and for each entry that is passed over."""
+def files_in(path: str, passes_over: PathFilter) -> Iterator[tuple[str, Skipped | None]]:
+    """Yields each file directly in a folder, and each entry that is passed over with the reason."""
     try:
         for _, below, is_folder in folder_entries(path):
-            if skipped := passes_over(below):
-                yield skipped
-            elif not is_folder:
-                yield Skipped("outside_class_folders")
+            skipped = passes_over(below)
+            if skipped or not is_folder:
+                yield below, skipped
     except OSError as e:
-        yield _unreadable(path, e, passes_over)
+        yield path, _unreadable(path, e, passes_over)
 
 
 def folder_entries(path: str) -> Iterator[tuple[str, str, bool]]:

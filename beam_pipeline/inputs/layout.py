@@ -7,6 +7,7 @@ import fnmatch
 import os
 import pathlib
 import re
+from collections.abc import Sequence
 
 from beam_pipeline import options as opt
 from beam_pipeline.option_texts import invalid
@@ -16,6 +17,9 @@ from imageshards.errors import Arg, Text, UserError
 from imageshards.manifest import NONE, QUARANTINE_NAME, REPORT_NAME, STAGING_NAME, TRANSFORM_NAME
 
 _MAGIC = re.compile(r"[*?\[]")
+_SUFFIX = re.compile(
+    f"(?:{'|'.join(map(re.escape, opt.ARCHIVE_SUFFIXES + opt.TABLE_SUFFIXES))})$", re.IGNORECASE
+)
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*|\d+\.\.\d+)\}")
 # Folders of a dataset that a build replaces as a whole.
 _REPLACED = (STAGING_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
@@ -62,6 +66,16 @@ def expand_braces(pattern: str) -> list[str]:
         parts = found[1].split(",")
     before, behind = pattern[: found.start()], pattern[found.end() :]
     return [name for part in parts for name in expand_braces(f"{before}{part}{behind}")]
+
+
+def is_pattern(path: str) -> bool:
+    """Returns whether a path stands for several files: a glob, or a path with braces."""
+    return is_glob(path) or expand_braces(path) != [path]
+
+
+def without_suffix(path: str) -> str:
+    """Returns the path of an archive or a table without its ending."""
+    return _SUFFIX.sub("", path)
 
 
 def literal_prefix(pattern: str) -> str:
@@ -129,6 +143,21 @@ def check_output_apart(source: InputOptions, output: str) -> None:
         f"{output!r}, which {where} " + Arg("input") + f" {source.input!r}",
         "a folder outside of the input",
     )
+
+
+def check_inputs_apart(sources: Sequence[InputOptions]) -> None:
+    """Raises `UserError` if images of an input would be listed again with another input."""
+    for number, source in enumerate(sources):
+        for other in (*sources[:number], *sources[number + 1 :]):
+            if _real(source.input) == _real(other.input):
+                raise wrong_input(source.input, "twice", "each input once", "leave one of them out")
+            # Archives, tables and datasets may be in a folder of other images.
+            are_folders = {layout_of(source), layout_of(other)}.isdisjoint(
+                (TABLE, DATASET, ARCHIVES)
+            )
+            if are_folders and not is_glob(source.input) and _is_within(source.input, other.input):
+                problem = f"a folder inside of {other.input!r}, so its images would be listed twice"
+                raise wrong_input(source.input, problem, remedy="leave one of them out")
 
 
 def _real(path: str) -> str:

@@ -7,26 +7,27 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import itertools
-import re
+import os
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
 from beam_pipeline.images.read import RECORD
 from beam_pipeline.inputs import folders, labels
+from beam_pipeline.inputs.annotations import file_error
 from beam_pipeline.inputs.archives.members import archive_files
 from beam_pipeline.inputs.archives.references import archive_refs, webdataset_schema
 from beam_pipeline.inputs.datasets import different_columns
-from beam_pipeline.inputs.folders import PathFilter, Skipped, is_dataset
-from beam_pipeline.inputs.labels import is_split
+from beam_pipeline.inputs.folders import Found, Level, PathFilter, Skipped, is_dataset, level
 from beam_pipeline.inputs.layout import (
     expand_braces,
+    glob_root,
     input_root,
     is_glob,
+    is_pattern,
     layout_of,
     unfit_option,
+    without_suffix,
     wrong_input,
 )
 from beam_pipeline.inputs.spool import decompressed
@@ -50,24 +51,23 @@ from imageshards.manifest import NONE, ONE, SEVERAL, Shard, load_manifest
 from imageshards.text import composed, key_of
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
-# Files of a folder whose names are compared to find masks beside images.
-_SEEN_FILES = 1000
-
 
 @dataclasses.dataclass(frozen=True)
 class ListingTask:
     """Part of an input that one call of `list_task` lists."""
 
     path: str  # folder, glob or file
-    split: str | None = None  # split that the folder gives every image in it
-    label: str | None = None  # class that the folder gives every image in it
-    # `folder`, `glob`, `table`, `shard` or `archive`. `outside` only counts files outside of class
-    # folders; its `split` is the name of a split without class folders.
+    split: str | None = None  # split of images without one, as names of files and folders say
+    # `folder`, `class` (a class folder), `other` (a folder outside of them), `level` (the files
+    # directly in a folder), `glob`, `table`, `shard` or `archive`.
     kind: str = "folder"
+    layout: labels.Layout = labels.Layout()  # labels and splits of folders and globs
     part: Part | None = None  # part of a Parquet file; None for all
     entry: Shard | None = None  # entry of a shard in its manifest
     source: int = 0  # number of the input
     prefix: str = ""  # beginning of the keys of an archive
+    # Path whose name says a split, if images must not be drawn into the same split; else "".
+    beside: str = ""
 
 
 def spooled_files(
@@ -85,8 +85,7 @@ def spooled_files(
 
 def has_several_archives(source: InputOptions) -> bool:
     """Returns whether an input is a folder of archives, or several behind a glob."""
-    several = expand_braces(source.input) != [source.input] or is_glob(source.input)
-    return layout_of(source) == ARCHIVES and several
+    return layout_of(source) == ARCHIVES and is_pattern(source.input)
 
 
 def schema_of(source: InputOptions, class_names: Sequence[str] | None = None) -> TableSchema | None:
@@ -105,6 +104,9 @@ def schemas_of(
     layouts = [*map(layout_of, sources)]
     are_read = dict.fromkeys(FILE_FLAGS, any(each not in (TABLE, DATASET) for each in layouts))
     _check_read(sources, are_read, "a folder, a glob or an archive")
+    names = [name.lower() for source in sources for name in expand_braces(source.input)]
+    has_zip = any(name.endswith(".zip") for name in names)
+    _check_read(sources, {"zip_encoding": has_zip}, "a .zip archive")
     schemas: list[TableSchema | None] = []
     for source, layout in zip(sources, layouts, strict=True):
         read = {TABLE: read_schema, ARCHIVES: webdataset_schema}.get(layout)
@@ -142,8 +144,36 @@ def _check_read(
                 raise unfit_option(name, repr(value), source.input, problem, expected, remedy)
 
 
-def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
-    """Yields the tasks that together list an input; raises `UserError` if it cannot be used."""
+def listing_tasks(*sources: InputOptions, draws: bool = True) -> list[ListingTask]:
+    """Returns the tasks that together list some inputs.
+
+    Names of inputs and of files say the split of their images: `photos/train`, `val-0001.tar`.
+    Raises `UserError` if an input cannot be used. Without `draws`, tasks raise `UserError` for an
+    image without a split beside a name that says one.
+    """
+    found = [
+        dataclasses.replace(task, source=number)
+        for number, source in enumerate(sources)
+        for task in _tasks_of(source)
+    ]
+    tasks = [task for task in found if task.kind != "shard"]  # a manifest says splits of records
+    # Names above all inputs say nothing about one of them.
+    roots = [glob_root(s.input) if is_pattern(s.input) else s.input for s in sources]
+    start = len(os.path.commonprefix([root.split("/") for root in roots]))
+    paths = [
+        task.path if task.kind in ("archive", "table") else input_root(sources[task.source])
+        for task in tasks
+    ]
+    names = [without_suffix(path).split("/")[start:] for path in paths]
+    said = labels.said_splits(names)
+    first = next((path for path, split in zip(paths, said, strict=True) if split), "")
+    return [task for task in found if task.kind == "shard"] + [
+        dataclasses.replace(task, split=split, beside="" if draws else first)
+        for task, split in zip(tasks, said, strict=True)
+    ]
+
+
+def _tasks_of(source: InputOptions) -> Iterator[ListingTask]:
     layout = layout_of(source)
     if not storage.is_local(source.input):
         storage.check_bucket(source.input, "input")
@@ -157,65 +187,90 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
     elif layout == ARCHIVES:
         for path, prefix in archive_files(source):
             yield ListingTask(path, kind="archive", prefix=prefix)
-    elif layout == "flat":
-        if source.label_regex is None and source.label != NONE:
-            expected = Arg("label_regex") + ", for example '^([a-z]+)\\.' for cat.0.jpg"
-            problem = "a flat folder or glob, so the label must be in the file name"
-            raise wrong_input(source.input, problem, expected + ", or " + Arg("label", NONE))
+    elif is_glob(source.input):
+        labels.flat_layout(source)
         if is_dataset(input_root(source)):
             raise folders.finished_input(input_root(source))
-        yield ListingTask(source.input, kind="glob" if is_glob(source.input) else "folder")
+        yield ListingTask(source.input, kind="glob")
     else:
-        yield from _class_folders(source, layout)
+        yield from _folder_tasks(source)
 
 
 def _as_copied(source: InputOptions) -> CopiedInput:
     return source if isinstance(source, CopiedInput) else CopiedInput(**vars(source))
 
 
-def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
-    passes_over = path_filter(source)
-    top = folders.subfolders(source.input, passes_over)
-    nested = layout == "folders" and any(
-        folders.subfolders(path, passes_over) for name, path in top if is_split(name)
-    )
-    if layout == "split_folders" or nested:
-        # An earlier output beside split folders is neither a split nor a class.
-        top = [(name, path) for name, path in top if is_split(name) or not is_dataset(path)]
-    if layout == "folders":
-        layout = labels.layout_by_names(source.input, [name for name, _ in top], nested)
-    others = [ListingTask(source.input, kind="outside")]
-    found = []
-    if layout == "class_folders":
-        found = [ListingTask(path, label=key_of(name)) for name, path in top]
-    else:
-        for split, split_path in top:
-            of_split = [
-                ListingTask(path, key_of(split), key_of(name))
-                for name, path in folders.subfolders(split_path, passes_over)
-            ]
-            known = of_split or folders.none_readable([split_path])
-            empty = None if known else key_of(split)
-            others.append(ListingTask(split_path, empty, kind="outside"))
-            found += of_split
-    if not found:
-        raise labels.no_class_folder(source)
-    # Masks are compared with the images of the same split.
-    for of in {task.split for task in found}:
-        of_split = [task for task in found if task.split == of]
-        stems_in = {str(t.label): functools.partial(_stems, t.path) for t in of_split}
-        labels.check_masks(source, stems_in)
-    if folders.none_readable(task.path for task in found):
-        raise _nothing_readable(source, found[0].path)
-    yield from found
-    yield from others
+class _FolderTree:
+    """The folders of an input on this machine or in a store, as a `labels.Tree`."""
+
+    def __init__(self, source: InputOptions):
+        self._source, self._passes_over = source, path_filter(source)
+        self._root = source.input.rstrip("/") + "/"
+        self._levels: dict[str, Level] = {}
+        self._holds: dict[str, bool] = {}
+
+    def level(self, path: str) -> Level:
+        if path not in self._levels:
+            here = self.path_of(path)
+            found = level(here, self._passes_over, self._source.extensions)
+            # An earlier output beside the folders of splits is neither a split nor a class.
+            is_explicit = self._source.layout == labels.SPLIT_FOLDERS and not path
+            if is_explicit or any(map(labels.is_split, found.folders)):
+                kept = [
+                    name
+                    for name in found.folders
+                    if labels.is_split(name) or not is_dataset(storage.join(here, name))
+                ]
+                found = found._replace(folders=kept)
+            self._levels[path] = found
+        return self._levels[path]
+
+    def holds_image(self, path: str) -> bool:
+        """Returns whether an image is below a folder, or may be, as the folder cannot be listed."""
+        if path not in self._holds:
+            self._holds[path] = any(
+                name.lower().endswith(self._source.extensions)
+                if not isinstance(size, Skipped)
+                else size.reason == folders.UNREADABLE_FOLDER
+                for name, size, _ in folders.files_below(self.path_of(path), self._passes_over)
+            )
+        return self._holds[path]
+
+    def files(self, path: str) -> Iterator[str]:
+        # The listing itself reports an unreadable folder.
+        with contextlib.suppress(PermissionError):
+            yield from (file.name for file in storage.files_below(self.path_of(path)))
+
+    def path_of(self, path: str) -> str:
+        return (self._root + path).rstrip("/") or "/"
 
 
-def _stems(folder: str) -> Iterator[str]:
-    # The listing itself reports an unreadable folder.
-    with contextlib.suppress(PermissionError):
-        for file in itertools.islice(storage.files_below(folder), _SEEN_FILES):
-            yield file.name.partition(".")[0]
+def _folder_tasks(source: InputOptions) -> Iterator[ListingTask]:
+    tree = _FolderTree(source)
+    try:
+        layout = labels.find_layout(tree, source)
+    except UserError as e:
+        raise (storage.exists(source.input) and file_error(source.input)) or e from None
+    classes, wrapper, notes = layout.classes, layout.wrapper, layout.notes
+    if classes is None:
+        if is_dataset(source.input):
+            raise folders.finished_input(source.input)
+        yield ListingTask(source.input, layout=layout)
+        return
+    if folders.none_readable(map(tree.path_of, classes)):
+        raise _nothing_readable(source, tree.path_of(min(classes)))
+    levels = {"", *(path for folder in classes for path in [*labels.above(folder)][:-1])}
+    for path in sorted(levels):
+        # Each task has the part of the layout that it needs.
+        outside = labels.Layout(wrapper, {}, notes if not path else ())
+        yield ListingTask(tree.path_of(path), kind="level", layout=outside)
+        for below in (f"{path}{name}/" for name in tree.level(path).folders):
+            own = {below: classes[below]} if below in classes else {}
+            if below not in levels:
+                kind = "class" if own else "other"
+                yield ListingTask(
+                    tree.path_of(below), kind=kind, layout=labels.Layout(wrapper, own)
+                )
 
 
 def _nothing_readable(source: InputOptions, folder: str) -> UserError:
@@ -232,11 +287,6 @@ def list_task(
     `spool` is the folder for contents that cannot be read by ranges. Raises `UserError` if a file
     name does not match --label_regex, or a row of a table is wrong.
     """
-    if task.kind == "outside":
-        yield from folders.files_outside_folders(task.path, path_filter(source))
-        if task.split is not None:
-            yield Skipped(labels.EMPTY_SPLIT_FOLDER, task.split)
-        return
     refs: Iterator[ImageRef | Skipped]
     if task.kind == "archive":
         refs = archive_refs(task.path, task.prefix, source, schema, spool)
@@ -247,7 +297,8 @@ def list_task(
         refs = list_records(task.path, task.split, task.entry, (has, wanted))
     else:
         refs = _image_refs(task, source)
-    splits: set[str] = set()
+    said = None if task.kind == "shard" else task.split
+    given: set[str] = set()
     is_empty, unreadable = True, ""  # `unreadable` is the first folder that cannot be listed
     for ref in refs:
         if isinstance(ref, Skipped):
@@ -255,43 +306,59 @@ def list_task(
             yield ref
             continue
         is_empty = False
-        if ref.split:
-            splits.add(ref.split)
-        if task.source:
-            ref = ref._replace(source=task.source)
+        split = ref.split or said
+        if split:
+            given.add(split)
+        elif task.beside:
+            raise _without_split(task)
+        # A class has one name, however its é is stored.
         label = ref.label
         if isinstance(label, str):
             label = composed(label)
         elif label:
             label = tuple(dict.fromkeys(map(composed, label)))
-        yield ref if label == ref.label else ref._replace(label=label)
+        is_same = (label, split, task.source) == (ref.label, ref.split, ref.source)
+        yield ref if is_same else ref._replace(label=label, split=split, source=task.source)
     # Splits of records are known from the manifest; a warning names splits that images bring.
     if task.kind != "shard":
-        yield from (Skipped(labels.GIVEN_SPLIT, split) for split in sorted(splits))
-    if is_empty and unreadable and task.label is None:
+        yield from (Skipped(labels.GIVEN_SPLIT, split) for split in sorted(given))
+    if is_empty and unreadable and task.kind in ("folder", "glob"):
         raise _nothing_readable(source, unreadable)
-    if is_empty and task.label is not None and not unreadable:
-        yield Skipped(labels.EMPTY_CLASS_FOLDER, "/".join(filter(None, (task.split, task.label))))
+    if is_empty and task.kind == "class" and not unreadable:
+        below = task.path[len(input_root(source).rstrip("/")) + 1 :]
+        yield Skipped(labels.EMPTY_CLASS_FOLDER, key_of(below))
+
+
+def _without_split(task: ListingTask) -> UserError:
+    problem = f"with images without a split, beside {task.beside!r}, whose name says its split"
+    remedy = "say a split in each name, or say " + Arg("splits", "train=1")
+    remedy += " or other fractions for the images without a split"
+    return wrong_input(task.path, problem, "a split for all images", remedy)
 
 
 def _image_refs(task: ListingTask, source: InputOptions) -> Iterator[ImageRef | Skipped]:
-    regex = re.compile(composed(source.label_regex)) if source.label_regex else None
-    root = input_root(source)
-    prefix = len(root.rstrip("/")) + 1  # a key is the path below the root
-    files = folders.files_matching if task.kind == "glob" else folders.files_below
-    for path, size_bytes, mtime_ns in files(task.path, path_filter(source)):
-        below = path[prefix:]
+    passes_over = path_filter(source)
+    start = len(passes_over.root) + 1  # a key is the path below the root
+    found: Iterator[Found]
+    if task.kind == "level":
+        yield from task.layout.notes
+        if task.layout.wrapper and not task.path[start:]:  # the user named the folder above
+            yield Skipped(labels.WRAPPED, key_of(task.layout.wrapper))
+        found = ((path, why or 0, 0) for path, why in folders.files_in(task.path, passes_over))
+    elif task.kind == "glob":
+        found = folders.files_matching(task.path, passes_over)
+    else:
+        found = folders.files_below(task.path, passes_over)
+    for path, size_bytes, mtime_ns in found:
         if isinstance(size_bytes, Skipped):
             yield size_bytes
-        elif not below.lower().endswith(source.extensions):
-            yield from labels.no_image(below)
-        else:
-            key, name = key_of(below), key_of(below.rpartition("/")[2])
-            if task.label is None:
-                label, split, group = labels.labels_by_name(source, regex, name, key)
+            continue
+        for place in labels.read_path(task.layout, source, path[start:]):
+            if isinstance(place, Skipped):
+                yield place
             else:
-                label, split, group = labels.cut_label(task.label, source), task.split, None
-            yield ImageRef(key, path, label, split, group, size_bytes, mtime_ns)
+                key, label, split, group = place
+                yield ImageRef(key, path, label, split, group, size_bytes, mtime_ns)
 
 
 def path_filter(source: InputOptions) -> PathFilter:

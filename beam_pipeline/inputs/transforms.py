@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
+import functools
 import itertools
 import operator
 from collections.abc import Iterable, Iterator, Sequence
@@ -64,10 +64,12 @@ class ListImages(beam.PTransform):
         schema: The columns of an image table; default: `schema_of(source)`.
         more: More inputs, each with the columns of an image table or None.
         spool: Folder that all workers see, to unpack compressed tars and Parquet files.
+        draws: Whether images without a split are allowed beside files and folders whose names say
+            a split. They may be drawn into that split.
 
     Raises:
         UserError: The table cannot be read, or a flag does not fit the input. While running: the
-            input does not exist, or a file name or row has no label.
+            input does not exist, or a file name or row has no label, or no split without `draws`.
     """
 
     def __init__(
@@ -76,8 +78,10 @@ class ListImages(beam.PTransform):
         schema: TableSchema | None = None,
         more: Sequence[tuple[InputOptions, TableSchema | None]] = (),
         spool: str = "",
+        draws: bool = True,
     ):
         super().__init__()
+        self._draws = draws
         self._first, self._more = (source, schema), more
         self._spool = spool and storage.place("spool", spool)
 
@@ -86,11 +90,13 @@ class ListImages(beam.PTransform):
         source, schema = self._first
         schema = stores.step(schema_of)(source) if schema is None else schema
         inputs = ((source, schema), *self._more)
+        sources = [each for each, _ in inputs]
+        list_inputs = functools.partial(listing_tasks, draws=self._draws)
         listed = (
             pipeline
             | "Input" >> beam.Impulse()
             | "ListingTasks"
-            >> beam.FlatMap(lambda _: stores.step(tasks_of_all)(inputs))  # ListingTask
+            >> beam.FlatMap(lambda _: stores.step(list_inputs)(*sources))  # ListingTask
             # Without a shuffle, Beam would fuse the steps and one worker would list everything.
             | "Spread" >> beam.Reshuffle()
             | "Some" >> beam.BatchElements(_TASKS_TOGETHER, _TASKS_TOGETHER)  # [ListingTask]
@@ -126,12 +132,6 @@ class BatchRefs(beam.PTransform):
             | "Batch" >> beam.BatchElements(BATCH_SIZE, BATCH_SIZE)  # [ImageRef]
             | "RefBatch" >> beam.Map(RefBatch).with_output_types(RefBatch)
         )
-
-
-def tasks_of_all(inputs: _Inputs) -> Iterator[ListingTask]:
-    for number, (source, _) in enumerate(inputs):
-        for task in listing_tasks(source):
-            yield dataclasses.replace(task, source=number)
 
 
 def list_tasks(tasks: Sequence[ListingTask], inputs: _Inputs, spool: str = "") -> Iterator[Any]:

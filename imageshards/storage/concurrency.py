@@ -13,6 +13,7 @@ import os
 import pathlib
 import signal
 import sys
+import threading
 import types
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -57,6 +58,19 @@ def _cpu_quota(folder: pathlib.Path) -> float:
         return int(quota) / int(period) if int(quota) > 0 else math.inf
     except (OSError, ValueError, ZeroDivisionError):  # version 2 says `max` for no limit
         return math.inf
+
+
+# Set when the user stops the program: only the main thread sees the exception of a signal.
+STOPPED = threading.Event()
+
+
+def check_stopped() -> None:
+    """Raises `KeyboardInterrupt` in any thread once the user has stopped the program.
+
+    Work of more than a second calls this function now and then, as a pool waits for its threads.
+    """
+    if STOPPED.is_set():
+        raise KeyboardInterrupt
 
 
 def in_thread(function: Callable[..., _Out]) -> Callable[..., _Out]:

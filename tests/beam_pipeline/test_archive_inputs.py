@@ -4,7 +4,9 @@ import bz2
 import gzip
 import io
 import json
+import os
 import pathlib
+import signal
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
@@ -15,7 +17,7 @@ from pyarrow import parquet
 
 from imageshards import storage
 from tests.support.builds import build, build_set, class_folders, records_of, shard_bytes
-from tests.support.commands import build_killed_at
+from tests.support.commands import ForkedBuild, build_killed_at, wait_until
 from tests.support.portable_servers import run_here, running
 from tests.support.store_servers import store_server
 
@@ -143,6 +145,23 @@ def test_several_webdataset_archives_with_columns(photos, tmp_path):
     for key, features in records.items():
         assert key.startswith(("00000/cat/", "00001/dog/"))
         assert features["size"] == [len(photos[key.partition("/")[2]])]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_does_not_wait_for_an_archive_to_be_unpacked(photos, tmp_path, number):
+    huge = tarfile.TarInfo("huge.bin")
+    huge.size = 16 << 30
+    zeros = gzip.compress(bytes(16 << 20)) * 1024
+    header = gzip.compress(huge.tobuf(tarfile.GNU_FORMAT))
+    (tmp_path / "in.tgz").write_bytes(header + zeros + gzip.compress(tar_of(photos)))
+    output = tmp_path / "out"
+    flags = ["--layout", "class_folders", "--output", output, *FLAGS]
+    process = ForkedBuild("--input", tmp_path / "in.tgz", *flags)
+    wait_until(lambda: [*output.glob(".staging/spool/*")], process)
+    os.kill(process.pid, number)
+    said, _ = process.communicate()
+    assert process.returncode == 130 and "Traceback" not in said, said
+    assert not [*output.glob(".staging/spool/*")]  # a whole file would be kept
 
 
 FORMS = PACKED.keys() - {"dotted.tar", "photos.tar.bz2", "json/00000.tar"}

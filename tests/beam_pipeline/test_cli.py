@@ -48,6 +48,7 @@ CHANGES = {
     ("--splits", "a=0.7,b_2=0.1,c=0.2"): ("plan.splits", {"a": 0.7, "b_2": 0.1, "c": 0.2}),
     ("--num_shards", " train = 64 , val=8"): ("plan.num_shards", {"train": 64, "val": 8}),
     ("--class_names", "b\\, x,a"): ("plan.class_names", ("b, x", "a")),
+    ("--zip_encoding", "GBK"): ("source.zip_encoding", "GBK"),
     ("--url_timeouts", "1,2.5,9"): ("urls.url_timeouts", (1.0, 2.5, 9.0)),
 }
 
@@ -109,6 +110,7 @@ REFUSED = {
     "class_map": ["a", "a=b,a=c", "a=b,b=a", "a=a", "no/such.txt"],
     "image_size": ["", "12x", "-5", "٣", "9" * 5000, "0x6", "16385", "8x9 --resize_mode shortest"],
     "background": ["fff", "##ffffff", "gggggg"],
+    "zip_encoding": ["", "hex", "cp0"],
     "max_image_mpx": ["", "nan", "1e-9", "many"],
     "url_timeouts": ["1,2", "1,0,2"],
     "splits": ["", "a", "0.5", "a=b", "train=2", "a=1.5,b=-0.5", "a=nan", "a=0.5,b=0.4", "é=1"],

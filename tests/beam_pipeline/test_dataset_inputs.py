@@ -57,6 +57,25 @@ def test_other_shards_are_those_of_a_build_of_the_photos(folder, tmp_path):
     assert verify.verify(str(output)).ok
 
 
+def test_names_of_inputs_give_splits_that_a_copy_can_draw_anew(folder, tmp_path):
+    for split, photos in (("train", "old"), ("test", "new")):
+        (tmp_path / split).symlink_to(folder / photos)
+    flags = ["--image_size", "16", *FLAGS]
+    inputs = [tmp_path / "train", "--input", tmp_path / "test"]
+    output = build_set(inputs[0], tmp_path / "both", *inputs[1:], *flags)
+    by_split = {(r["split"], "new " in key) for key, r in records_of(output).items()}
+    assert by_split == {("train", False), ("test", True)}
+    (tmp_path / "data" / "test").mkdir(parents=True)
+    (tmp_path / "data" / "train").symlink_to(folder / "old")
+    (tmp_path / "data" / "test" / "1.jpg").write_bytes(jpeg(1))
+    output = build_set(tmp_path / "data", tmp_path / "only", *flags)
+    (said,) = (text for text in manifest(output)["warnings"] if "so none is in" in text)
+    assert "'validation'; for other splits, make a second build with this dataset as --in" in said
+    fractions = ["--splits", "train=0.5,validation=0.5"]
+    again = manifest(build_set(output, tmp_path / "again", *fractions, *FLAGS))
+    assert again["splits"].keys() == {"train", "validation"}
+
+
 def test_joined_datasets_keep_ids_splits_and_pictures(folder, joined):
     made = manifest(joined)
     assert made["classes"] == ["cat", "dog", "eel"]

@@ -20,14 +20,22 @@ def batches_of(refs: list[ImageRef], size: int) -> list[RefBatch]:
     return [RefBatch(refs[i : i + size]) for i in range(0, len(refs), size)]
 
 
-def listed(path: object, spool: str = "", **options) -> tuple[dict[str, ImageRef], dict[str, int]]:
-    """Key → reference, by key; and `reason` or `reason: name` → how often it was passed over."""
-    source = path if isinstance(path, InputOptions) else InputOptions(str(path), **options)
-    schema = schema_of(source)
+def listed(
+    path: object, spool: str = "", draws: bool = True, **options
+) -> tuple[dict[str, ImageRef], dict[str, int]]:
+    """Key → reference, by key; and `reason` or `reason: name` → how often it was passed over.
+
+    `path` is an input, or a list of inputs.
+    """
+    sources = [
+        each if isinstance(each, InputOptions) else InputOptions(str(each), **options)
+        for each in (path if isinstance(path, list) else [path])
+    ]
+    schemas = [schema_of(source) for source in sources]
     refs: list[ImageRef] = []
     skipped: collections.Counter[str] = collections.Counter()
-    for task in listing_tasks(source):
-        for found in list_task(task, source, schema, spool):
+    for task in listing_tasks(*sources, draws=draws):
+        for found in list_task(task, sources[task.source], schemas[task.source], spool):
             if isinstance(found, Skipped):
                 skipped[str(found)] += 1
             else:

@@ -7,17 +7,22 @@ sample are the cells of a row: `cls` and `txt` are columns of these names, and e
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import json
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from beam_pipeline.inputs import labels
-from beam_pipeline.inputs.archives.members import Archive, Member, archive_files, open_archive
-from beam_pipeline.inputs.folders import PathFilter, Skipped
-from beam_pipeline.inputs.labels import is_split
+from beam_pipeline.inputs.archives.members import (
+    MAX_TEXT_BYTES,
+    Archive,
+    Member,
+    archive_files,
+    open_archive,
+)
+from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, Level, PathFilter, Skipped
 from beam_pipeline.inputs.layout import wrong_input
 from beam_pipeline.inputs.spool import decompressed, spool_tar
 from beam_pipeline.inputs.tables.references import refs_of_row
@@ -26,65 +31,118 @@ from beam_pipeline.inputs.tables.schema import TableSchema, schema_of_rows
 from beam_pipeline.options import WEBDATASET, InputOptions
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import Arg, ImageError, UserError, install_advice
 from imageshards.manifest import NONE
-from imageshards.text import composed, key_of, printable
+from imageshards.text import counted, key_of, printable
 
 # Members that show whether an archive is a WebDataset, and samples that show the column types.
-_FIRST_MEMBERS = 100
+_FIRST_MEMBERS, _MOST_MEMBERS = 100, 10_000
 _INFERENCE_SAMPLES = 100
-# Larger texts are refused, as captions and metadata are small.
-_MAX_TEXT_BYTES = 16 << 20
 _IMAGE = "image"
 _TEXTS = ("json", "txt", "cls")
+# Options that need the texts of a WebDataset.
+_ROW_FLAGS = ("label_column", "columns", "key_column", "split_column", "group_column")
 
-_Sample = tuple[str, Member | None, dict[str, Any], list[Skipped]]
+# Reason of a member in whose place unpacking would leave a later one.
+REPLACED = "replaced_member"
+# Reason of a `Skipped` that names an archive with texts beside images that are in class folders.
+UNREAD_TEXTS = "unread_texts"
+# Reason of a `Skipped` that names an archive without an image.
+NO_IMAGE = "archive_without_image"
+# Reasons why members may be lost images, and why others are left out, as a sentence says them.
+_LOST = {
+    "encrypted": "with a password",
+    "unknown_compression": "compressed by another method than Deflate, such as Deflate64",
+    "outside_archive": "with an absolute path, or a path that leads out of the archive",
+    "link": "that are links",
+    labels.ARCHIVE_INSIDE: "that are archives",
+}
+_LEFT_OUT = {
+    "not_an_image_name": "with names of no images",
+    "hidden": "that are hidden",
+    "system_file": "of operating systems",
+    EXCLUDED_BY_GLOB: "left out by --exclude_glob",
+}
+
+
+@dataclasses.dataclass
+class _Sample:
+    """Members of a WebDataset with one key: the image, and the cells of its texts by ending."""
+
+    image: Member | None = None
+    texts: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+
+    def row(self) -> dict[str, Any]:
+        # The order of `_TEXTS` lets a `.cls` member win over a `cls` in the JSON.
+        return {n: c for ending in _TEXTS for n, c in self.texts.get(ending, {}).items()}
 
 
 def webdataset_schema(source: InputOptions) -> TableSchema | None:
     """Returns the columns of WebDataset archives by their first samples, or None."""
     path, _ = archive_files(source)[0]
-    with open_archive(path) as archive:
+    with open_archive(path, encoding=source.zip_encoding) as archive:
         is_asked = source.layout == WEBDATASET
         if not is_asked and (source.layout != "auto" or not _is_webdataset(archive, source)):
             return None
     # The archive is opened again, as a compressed tar can only be read from its beginning.
-    with open_archive(path) as archive:
-        samples = (each for each in _samples(archive, path, source) if each[1] is not None)
+    with open_archive(path, encoding=source.zip_encoding) as archive:
         head: list[Row] = [
-            (f"{path}: {key}", row | {_IMAGE: ""})
-            for key, _, row, _ in itertools.islice(samples, _INFERENCE_SAMPLES)
+            (f"{path}: {key}", sample.row() | {_IMAGE: ""})
+            for key, sample in _first_samples(archive, path, source).items()
+            if sample.image
         ]
     if not head:
-        raise wrong_input(path, "which has no sample with an image", "KEY.jpg members")
+        remedy = "rename members such as 0.1.jpg: a key ends at the first dot of a name"
+        raise wrong_input(path, "which has no sample with an image", "KEY.jpg members", remedy)
     source = dataclasses.replace(source, image_column=_IMAGE)
     names = {name for _, row in head for name in row}
     if source.label != NONE and source.label_column is None and "cls" in names:
         source = dataclasses.replace(source, label_column="cls")
+    nested: set[str] = set()
     if source.columns is None:
         # A record has no feature for a JSON object.
         nested = {n for _, row in head for n, cell in row.items() if isinstance(cell, dict)}
         head = [(where, {n: c for n, c in row.items() if n not in nested}) for where, row in head]
-    return schema_of_rows(source, head, unused=("key", "split"))
+    found = schema_of_rows(source, head, unused=("key", "split"))
+    told = [f"the objects {name!r} in .json members are left out" for name in sorted(nested)]
+    return dataclasses.replace(found, warnings=(*found.warnings, *told))
 
 
 def _is_webdataset(archive: Archive, source: InputOptions) -> bool:
     """Returns whether, among the first members, an image shares its key with a class or JSON."""
-    # A text beside an image may be a caption, or the boxes of a detection dataset. So texts make a
-    # WebDataset only if labels do not come from folders.
+    if source.label_regex is not None:
+        return False
     wanted = {"cls", "json"}
+    # A text may be a caption, or the boxes of a detection dataset.
     if source.label == NONE or source.label_column == "txt":
         wanted.add("txt")
-    found = itertools.islice(archive.members(), _FIRST_MEMBERS)
-    endings: dict[str, set[str]] = {}
+    endings: dict[str, set[str]] = collections.defaultdict(set)
     images: set[str] = set()
-    for member in found:
-        if isinstance(member, Member):
-            key, ending = _key_and_ending(member.name)
-            endings.setdefault(key, set()).add(ending)
-            if member.name.lower().endswith(source.extensions):
-                images.add(key)
-    return source.label_regex is None and any(endings[key] & wanted for key in images)
+    has_other_labels = source.label == NONE
+    files = (member for member in _visible(archive, source) if isinstance(member, Member))
+    for number, member in enumerate(itertools.islice(files, _MOST_MEMBERS), start=1):
+        key, ending = _key_and_ending(member.name)
+        endings[key].add(ending.rpartition(".")[2])
+        if member.name.lower().endswith(source.extensions):
+            images.add(key)
+            has_other_labels = has_other_labels or "/" in key
+            # Labelling programs write JSON beside images in class folders. So other texts than a
+            # class make a WebDataset only if no folder is a class, or an option needs the texts.
+            if "/" in key and not any(getattr(source, name) for name in _ROW_FLAGS):
+                wanted = {"cls"}
+        if key in images and endings[key] & wanted:
+            return True
+        # Without other labels more members are read, as those of a sample may be far apart.
+        if number >= _FIRST_MEMBERS and has_other_labels:
+            break
+    return False
+
+
+def _visible(archive: Archive, source: InputOptions) -> Iterator[Member | Skipped]:
+    """Yields the members of an archive, and a `Skipped` in place of those that are passed over."""
+    passes_over = PathFilter("", source.exclude_glob)
+    for member in archive.members():
+        yield member if isinstance(member, Skipped) else passes_over(f"/{member.name}") or member
 
 
 def _key_and_ending(name: str) -> tuple[str, str]:
@@ -94,49 +152,64 @@ def _key_and_ending(name: str) -> tuple[str, str]:
     return folder + slash + stem, ending.lower()
 
 
-def _samples(
-    archive: Archive, path: str, source: InputOptions, reads_texts: bool = True
-) -> Iterator[_Sample]:
-    """Yields (key, image, row of cells, `Skipped`s) for each run of members with one key."""
-    # Each text is read right after its header, so a compressed archive, or an archive in a store,
-    # is read once from its beginning to its end.
-    passes_over = PathFilter("", source.exclude_glob)
+def _first_samples(archive: Archive, path: str, source: InputOptions) -> dict[str, _Sample]:
+    """Returns the first samples of an archive, with all of their members."""
+    samples: dict[str, _Sample] = {}
+    kinds: set[tuple[bool, frozenset[str]]] = set()  # whether a sample has an image, and its texts
+    runs, last = 0, ""
+    for member in _visible(archive, source):
+        if isinstance(member, Skipped):
+            continue
+        key, _ = _key_and_ending(member.name)
+        if key != last:
+            if runs:
+                kinds.add((samples[last].image is not None, frozenset(samples[last].texts)))
+            # More is read only if members of a sample are apart, or if samples are not alike.
+            alike = len(kinds) == 1 and all(map(all, kinds))
+            if alike and runs == len(samples) > _INFERENCE_SAMPLES:
+                break
+            runs, last = runs + 1, key
+        _add(samples, archive, path, member, source)
+    return dict(itertools.islice(samples.items(), _INFERENCE_SAMPLES))
 
-    for key, members in itertools.groupby(
-        archive.members(), lambda m: "" if isinstance(m, Skipped) else _key_and_ending(m.name)[0]
-    ):
-        image: Member | None = None
-        texts: dict[str, dict[str, Any]] = {}
-        skipped: list[Skipped] = []
-        for member in members:
-            if isinstance(member, Skipped):
-                skipped.append(member)
-            elif why := passes_over(f"/{member.name}"):
-                skipped.append(why)
-            elif (ending := _key_and_ending(member.name)[1]) in _TEXTS:
-                texts[ending] = _cells(archive, path, member, ending) if reads_texts else {}
-            elif image is None and f".{ending}" in source.extensions:
-                image = member
-            else:
-                skipped.append(Skipped("other_member"))
-        if image is None and texts:
-            skipped.append(Skipped("sample_without_image"))
-        row: dict[str, Any] = {}
-        # The order of `_TEXTS` lets a `.cls` member win over a `cls` in the JSON.
-        for ending in _TEXTS:
-            row |= texts.get(ending, {})
-        yield key, image, row, skipped
+
+def _add(
+    samples: dict[str, _Sample],
+    archive: Archive,
+    path: str,
+    member: Member,
+    source: InputOptions,
+    names: Collection[str] | None = None,
+) -> Skipped | None:
+    """Adds a member to its sample, with the cells of some names or all; returns what is left out.
+
+    A text is read right behind its header, so a compressed archive, or an archive in a store, is
+    read once from its beginning to its end.
+    """
+    key, ending = _key_and_ending(member.name)
+    sample = samples.setdefault(key, _Sample())
+    if ending in _TEXTS:
+        found = _cells(archive, path, member, ending) if names is None or names else {}
+        is_twice = ending in sample.texts
+        sample.texts[ending] = {n: c for n, c in found.items() if names is None or n in names}
+    elif f".{ending}" in source.extensions and sample.image is None:
+        sample.image, is_twice = member, False
+    elif sample.image and sample.image.name == member.name:
+        sample.image, is_twice = member, True
+    else:
+        return Skipped("other_member")
+    return Skipped(REPLACED) if is_twice else None
 
 
 def _cells(archive: Archive, path: str, member: Member, ending: str) -> dict[str, Any]:
     """Returns the cells in a text of a sample; raises `UserError` if the text is damaged."""
     where = f"{path}: {printable(member.name)}"
-    if member.size_bytes > _MAX_TEXT_BYTES:
+    if member.size_bytes > MAX_TEXT_BYTES:
         raise UserError(f"{where} has {member.size_bytes:,} bytes", expected="a short text")
     try:
         text = archive.read(member).decode()
         found = json.loads(text) if ending == "json" else {ending: text.strip()}
-    except (ValueError, RecursionError) as e:
+    except (ValueError, RecursionError, ImageError) as e:
         kind = "JSON" if ending == "json" else "UTF-8 text"
         raise UserError(f"{where} is not {kind} ({e})", remedy="pack the archive again") from e
     if not isinstance(found, dict):
@@ -152,25 +225,28 @@ def _sample_refs(
     `prefix` is the beginning of the keys, "" for nothing. `blank` is a reference with the place of
     the archive. Raises `UserError` if a sample lacks its label or a column.
     """
-    reads_texts = bool(schema.label or schema.columns or schema.key or schema.split or schema.group)
-    for key, image, row, skipped in _samples(archive, blank.uri, source, reads_texts):
-        yield from skipped
-        if image is None:
+    # Members of a sample may be anywhere, so samples are complete at the end of the archive.
+    samples: dict[str, _Sample] = {}
+    names = {*schema.names} - {_IMAGE}
+    for member in _visible(archive, source):
+        skipped = member if isinstance(member, Skipped) else None
+        if isinstance(member, Member):
+            skipped = _add(samples, archive, blank.uri, member, source, names)
+        if skipped:
+            yield skipped
+    for key, sample in samples.items():
+        if (image := sample.image) is None:
+            if sample.texts:
+                yield Skipped("sample_without_image")
             continue
         place = blank._replace(
             key=key_of("/".join(filter(None, (prefix, image.name)))),
+            split=labels.first_split(image.name),
             size_bytes=image.size_bytes,
             offset_bytes=image.offset_bytes,
             form=image.form,
         )
-        yield from refs_of_row(f"{blank.uri}: {printable(key)}", row, schema, place)
-
-
-# Archives like `photos-0001` are more likely parts of a dataset than classes.
-_PART = re.compile(r"[-_.]\d+$")
-
-# The name of a member → its split and its class folder.
-_Place = Callable[[str], tuple[str | None, str | None]]
+        yield from refs_of_row(f"{blank.uri}: {printable(key)}", sample.row(), schema, place)
 
 
 def archive_refs(
@@ -190,118 +266,99 @@ def archive_refs(
     blank = ImageRef(
         "", path, None, mtime_ns=found.mtime_ns, spooled=spooled, version=found.version
     )
-    with open_archive(path, spooled, found.version) as archive:
+    counts = collections.Counter[str]()
+    has_image = False
+    with open_archive(path, spooled, found.version, source.zip_encoding) as archive:
         if schema is not None:
-            yield from _sample_refs(archive, source, schema, prefix, blank)
-            return
-        members: dict[str, Member] = {}
-        passes_over = PathFilter("", source.exclude_glob)
-        for member in archive.members():
-            if isinstance(member, Skipped):
-                yield member
-            elif skipped := passes_over(f"/{member.name}"):
-                yield skipped
-            else:
-                # Of two members with one name, unpacking would leave the last.
-                members[member.name] = member
-    images = [m for m in members.values() if m.name.lower().endswith(source.extensions)]
-    others = [m for m in members.values() if not m.name.lower().endswith(source.extensions)]
-    for other in others:
-        yield from labels.no_image(other.name)
-    yield from _members_in_folders(prefix, source, images, others, blank)
-
-
-def _members_in_folders(
-    prefix: str,
-    source: InputOptions,
-    images: Sequence[Member],
-    others: Sequence[Member],
-    blank: ImageRef,
-) -> Iterator[ImageRef | Skipped]:
-    regex = re.compile(composed(source.label_regex)) if source.label_regex else None
-    in_folders = regex is None and source.label != NONE
-    start = _without_wrapper([m.name for m in images]) if in_folders else 0
-    wrapper = images[0].name[:start] if images else ""
-    names = [member.name[start:] for member in images]
-    place = _folder_place(prefix, source, names) if in_folders else None
-    if place is not None:
-        _check_no_masks(source, names, place)
-        if _PART.search(prefix) and not any("/" in name for name in names):
-            yield Skipped(labels.PART_AS_CLASS, prefix)
-    of_labels: set[str] = set()
-    for member, name in zip(images, names, strict=True):
-        key = key_of("/".join(filter(None, (prefix, name))))
-        if place is None:
-            label, split, group = labels.labels_by_name(source, regex, key.rpartition("/")[2], key)
+            refs = _sample_refs(archive, source, schema, prefix, blank)
         else:
-            split, folder = place(name)
-            if folder is None:
-                yield Skipped("outside_class_folders")
+            refs = _refs_in_folders(archive, source, prefix, blank)
+        for ref in refs:
+            if isinstance(ref, ImageRef):
+                has_image = True
+            elif not ref.name or ref.reason == EXCLUDED_BY_GLOB:
+                counts[ref.reason] += 1
+            yield ref
+    if not has_image:
+        # An archive of texts beside other archives may be left out; lost images may not.
+        if not prefix or counts.keys() & _LOST.keys():
+            raise _no_image(path, counts)
+        yield Skipped(NO_IMAGE, printable(path))
+
+
+def _no_image(path: str, counts: Mapping[str, int]) -> UserError:
+    reasons = [f"{counted(n, 'member')} {(_LOST | _LEFT_OUT).get(r, r)}" for r, n in counts.items()]
+    problem = f"which holds no image that can be read ({', '.join(reasons) or 'it is empty'})"
+    if counts.keys() & _LOST.keys():
+        remedy = "unpack it with the program that made it, and give the folder"
+        return wrong_input(path, problem, remedy=remedy)
+    expected = "members whose names end as " + Arg("extensions") + " says"
+    remedy = "convert pictures of other formats; for HEIC, " + install_advice("heif")
+    return wrong_input(path, problem, expected, remedy)
+
+
+def _refs_in_folders(
+    archive: Archive, source: InputOptions, prefix: str, blank: ImageRef
+) -> Iterator[ImageRef | Skipped]:
+    members: dict[str, Member] = {}
+    for member in _visible(archive, source):
+        if isinstance(member, Skipped):
+            yield member
+            continue
+        # Of two members with one name, unpacking would leave the last.
+        if member.name in members:
+            yield Skipped(REPLACED)
+        members[member.name] = member
+    tree = _MemberTree(members, source.extensions)
+    above = key_of(prefix)
+    layout = labels.Layout()
+    if tree.holds_image(""):
+        layout = labels.find_layout(tree, source, above.rpartition("/")[2])
+    yield from layout.notes
+    for name, member in members.items():
+        for place in labels.read_path(layout, source, name):
+            if isinstance(place, Skipped):
+                yield place
                 continue
-            of_labels.add(folder)
-            label, group = labels.cut_label(folder, source), None
-        yield blank._replace(
-            key=key, label=label, split=split, group=group, size_bytes=member.size_bytes,
-            offset_bytes=member.offset_bytes, form=member.form,
-        )  # fmt: skip
-    if place is not None:
-        beside = [member.name[start:] for member in others if member.name.startswith(wrapper)]
-        folders = {folder for _, folder in map(place, beside) if folder}
-        for name in sorted(folders - of_labels):
-            yield Skipped(labels.EMPTY_CLASS_FOLDER, name)
+            yield blank._replace(
+                key="/".join(filter(None, (above, place.key))), label=place.label,
+                split=place.split, group=place.group, size_bytes=member.size_bytes,
+                offset_bytes=member.offset_bytes, form=member.form,
+            )  # fmt: skip
+    for path in layout.classes or ():
+        if not tree.holds_image(path):
+            yield Skipped(labels.EMPTY_CLASS_FOLDER, key_of(path.rstrip("/")))
+    texts = {_key_and_ending(name)[0] for name in members if name.lower().endswith(".json")}
+    images = (name for name in members if name.lower().endswith(source.extensions))
+    if source.layout == "auto" and any(_key_and_ending(name)[0] in texts for name in images):
+        yield Skipped(UNREAD_TEXTS, printable(blank.uri))
 
 
-def _without_wrapper(names: Sequence[str]) -> int:
-    """Returns the length of the path of a folder that wraps all images; 0 if no folder does.
+class _MemberTree:
+    """The folders of an archive, as a `labels.Tree`."""
 
-    `flower_photos/` wraps `flower_photos/daisy/1.jpg`. `train/` does not wrap `train/daisy/1.jpg`,
-    as the name of a split has a meaning.
-    """
-    length = 0
-    while names:
-        top = {name[length:].partition("/")[0] for name in names}
-        (first, *others) = top
-        deep = all(name.count("/", length) > 1 for name in names)
-        if others or is_split(first) or not deep:
-            break
-        length += len(first) + 1
-    return length
+    def __init__(self, names: Iterable[str], extensions: tuple[str, ...]):
+        self._names = sorted(names)
+        self._levels = collections.defaultdict[str, Level](lambda: Level([], False, []))
+        self._above_images = set[str]()
+        for name in self._names:
+            is_image = name.lower().endswith(extensions)
+            folders = [*labels.above(name)]
+            for path, below in itertools.pairwise(folders):
+                known = self._levels[path].folders
+                if (inner := below[len(path) : -1]) not in known[-1:]:  # names are sorted
+                    known.append(inner)
+            if is_image:
+                self._levels[folders[-1]] = self._levels[folders[-1]]._replace(has_image=True)
+                self._above_images.update(folders)
+            else:
+                self._levels[folders[-1]].others.append(name[len(folders[-1]) :])
 
+    def level(self, path: str) -> Level:
+        return self._levels[path]
 
-def _check_no_masks(source: InputOptions, names: Sequence[str], place: _Place) -> None:
-    stems: dict[str | None, dict[str, set[str]]] = {}
-    for name in names:
-        split, folder = place(name)
-        if folder is not None:
-            stem = name.rpartition("/")[2].partition(".")[0]
-            stems.setdefault(split, {}).setdefault(folder, set()).add(stem)
-    for of_split in stems.values():
-        labels.check_masks(source, {folder: found.copy for folder, found in of_split.items()})
+    def holds_image(self, path: str) -> bool:
+        return path in self._above_images
 
-
-def _folder_place(prefix: str, source: InputOptions, names: Sequence[str]) -> _Place:
-    """Returns a function from the name of a member to its (split, class), by the member's folders.
-
-    An archive among several counts as a folder: a split if it has the name of a split, a class if
-    it holds no folders. The class of a member outside of class folders is None.
-    """
-    above, _, stem = key_of(prefix).rpartition("/")
-    top = sorted({name.partition("/")[0] for name in names if "/" in name})
-    if not top:
-        if not stem and names:
-            raise labels.no_class_folder(source)
-        in_split = above.rpartition("/")[2]
-        of_all = in_split if is_split(in_split) else None, stem
-        return lambda name: of_all
-    # An archive with folders may have the name of its split.
-    layout = source.layout
-    if layout not in ("class_folders", "split_folders"):
-        nested = any(name.count("/") > 1 and is_split(name.partition("/")[0]) for name in names)
-        layout = labels.layout_by_names(source.input, top, nested)
-    by_name = stem if is_split(stem) else None
-
-    def place(name: str) -> tuple[str | None, str | None]:
-        first, second, *_ = *map(key_of, name.split("/")[:-1]), None, None
-        return (by_name, first) if layout == "class_folders" else (first, second)
-
-    return place
+    def files(self, path: str) -> Iterator[str]:
+        return (storage.name_of(name) for name in self._names if name.startswith(path))

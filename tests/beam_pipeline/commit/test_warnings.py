@@ -40,7 +40,7 @@ def test_names_that_look_alike_are_a_warning(one, other):
 @pytest.mark.parametrize(
     ("splits", "expected"),
     [
-        (["train"], "1 split got no image: 'validation'"),
+        (["train"], "1 split got no image: 'validation'; give a larger fraction by --splits"),
         (["validation", "trian", "test"], "split 'trian' is almost 'train'; rename it"),
         (["validation", "TRAIN", "test"], "split 'TRAIN' is almost 'train'; rename it"),
         (["train", "vaildation", "test"], "split 'vaildation' is almost 'validation'; rename it"),
@@ -49,6 +49,13 @@ def test_names_that_look_alike_are_a_warning(one, other):
 def test_empty_and_misspelled_splits_are_a_warning(splits, expected):
     (said,) = told(even(*splits))
     assert said.startswith(expected)
+
+
+def test_a_split_that_no_image_can_get_is_a_warning_with_a_way_that_helps():
+    (said,) = told(even("train"), own_split=["train"])
+    assert "every image its split, 'train', so none is in 'validation'; for other" in said
+    (said,) = told(even("train"), given_split=["train"])
+    assert "--splits was not applied to images of 'train'" in said
 
 
 def test_spellings_of_one_class_are_one_warning():
@@ -86,6 +93,10 @@ def test_findings_of_the_listing_are_warnings():
         "unread_format": [".heic"],
         "unreadable_folder": ["/in/dog"],
         "empty_split_folder": ["test"],
+        "unknown_encoding": ["a.zip"],
+        "wrapped": ["set/"],
+        "split_of_word": ["seg_train as train"],
+        "split_below_class": ["test"],
         "given_split": ["train", "val"],
         "without_label": ["label"],
     }
@@ -95,6 +106,10 @@ def test_findings_of_the_listing_are_warnings():
         "1 folder could not be listed for lack of permissions",
         "1 split folder without a class folder: 'test'",
         "rows with -1 in 'label', as in a test split with hidden labels, have no class",
+        "may be unreadable: 'a.zip'; say --zip_encoding",
+        "all images are in 'set/'",
+        "became splits by a word: 'seg_train as train'",
+        "folders called 'test' are inside of class folders",
         "--splits was not applied to images of 'train', 'val'",
     ]
     for said, words in zip(told(even(*DEFAULT), **names), expected, strict=True):

@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from beam_pipeline.inputs.layout import check_output_apart
+from beam_pipeline.inputs.layout import check_inputs_apart, check_output_apart
 from beam_pipeline.options import InputOptions
 from tests.support.errors import refused
 
@@ -63,3 +63,30 @@ def test_links_do_not_hide_that_an_output_is_inside_the_input(tmp_path):
 def test_a_store_and_this_machine_are_apart():
     check_output_apart(InputOptions("gs://bucket/photos"), "s3://bucket/photos")
     check_output_apart(InputOptions("/photos"), "gs://photos")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_apart"),
+    [
+        ("photos", "photos", False),
+        ("photos", "link", False),
+        ("photos", "photos/cat", False),
+        ("photos", "link/cat", False),
+        ("photos/*.jpg", "photos/*.jpg", False),
+        ("photos", "photos2", True),
+        ("photos", "photos/rows.csv", True),
+        ("photos", "photos/more.tar", True),
+        ("photos/cat", "photos/dog", True),
+    ],
+)
+def test_an_image_is_not_listed_with_two_inputs(tmp_path, one, other, is_apart):
+    for name in ("photos/cat", "photos/dog", "photos2"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "link").symlink_to("photos")
+    sources = [
+        InputOptions(f"{tmp_path}/{name}", **(FLAT if "*" in name else NONE))
+        for name in (one, other)
+    ]
+    for given in (sources, sources[::-1]):
+        with contextlib.nullcontext() if is_apart else refused("input", str(tmp_path)):
+            check_inputs_apart(given)

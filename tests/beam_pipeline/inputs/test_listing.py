@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import pathlib
+import re
 import shutil
 import unicodedata
 
@@ -17,12 +18,14 @@ from apache_beam.testing.util import assert_that
 from pyarrow import parquet
 
 from beam_pipeline.images.read import read_images
+from beam_pipeline.inputs.annotations import annotations_error
 from beam_pipeline.inputs.layout import layout_of
-from beam_pipeline.inputs.listing import listing_tasks, schema_of
+from beam_pipeline.inputs.listing import list_task, listing_tasks, schema_of
 from beam_pipeline.inputs.tables import rows as table_rows
 from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import InputOptions
-from beam_pipeline.planning.refs import names_of
+from beam_pipeline.planning.refs import ImageRef, names_of
+from imageshards.manifest import BOX_FEATURES
 from tests.support.errors import refused
 from tests.support.listings import labels, listed, put
 from tests.support.stores import store_uri
@@ -40,10 +43,15 @@ SPLIT_FOLDERS = {"layout": "split_folders"}
 IN_BOTH = pytest.mark.parametrize("where", [str, store_uri], ids=["here", "store"])
 
 
-@pytest.mark.parametrize("where", [str, store_uri, "tar", "zip"])
+@pytest.mark.parametrize("where", [str, store_uri, "tar", "zip", "gztar"])
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
+        ({}, "train/train/cat/a.jpg:cat:train test/Test/dog/b.jpg:dog:test"),
+        ({}, "seg_train/seg_train/cat/a.jpg:cat:train seg_test/seg_test/cat/b.jpg:cat:test"),
+        ({}, "train/images/cat/a.jpg:cat:train val/images/dog/b.jpg:dog:val"),
+        ({}, "cat/cat/a.jpg:cat steam_train/steam_train/b.jpg:steam_train"),
+        (SPLIT_FOLDERS, "fold1/fold1/cat/a.jpg:cat:fold1 fold2/fold2/dog/b.jpg:dog:fold2"),
         ({}, "cat/a.jpg:cat dog/b/c.JPG:dog"),
         ({}, "train/x.jpg:train bus/y.jpg:bus"),
         ({}, "Train/cat/a.jpg:cat:Train val/dog/c.jpg:dog:val"),
@@ -56,6 +64,8 @@ IN_BOTH = pytest.mark.parametrize("where", [str, store_uri], ids=["here", "store
         (REGEX | {"layout": "flat"}, "train/cat.0.jpg:cat val/dog.1.jpg:dog"),
         (WITH_GROUPS, "train_p7_cat.jpg:cat:train:p7 p8_dog.jpg:dog::p8"),
         (NONE, "a.jpg: bus/b.jpg: train/cat/c.jpg::train"),
+        (NONE, "set/train/a.jpg::train set/test/b.jpg::test"),
+        (REGEX, "set/train/cat.0.jpg:cat:train set/Val/dog.1.jpg:dog:Val"),
         (NONE | SPLIT_FOLDERS, "fold1/a.jpg::fold1"),
         (NONE | {"layout": "class_folders"}, "train/a.jpg:"),
         (PLUS | {"label_regex": "^([a-z+]+)"}, "dog+cat.jpg:cat,dog"),
@@ -68,11 +78,90 @@ def test_labels_splits_and_groups_are_those_of_the_layout(tmp_path, where, optio
     put((tmp_path / wanted[0][0]).parent, "notes.txt", ".hidden.jpg")
     if isinstance(where, str):
         where = functools.partial(shutil.make_archive, f"{tmp_path}-set", where)
-    refs, skipped = listed(where(tmp_path), **options)
+    refs, skipped = listed(where(tmp_path), f"{tmp_path}-spool", **options)
     for (key, ref), row in zip(refs.items(), sorted(wanted), strict=True):
         assert (key, ",".join(names_of(ref.label)), ref.split or "", ref.group or "") == row
     assert [data for _, data in read_images([*refs.values()], 1000)] == list(map(str.encode, refs))
     assert skipped["hidden"] == skipped["not_an_image_name"] == 1
+
+
+@pytest.mark.parametrize("where", [str, store_uri, "tar", "zip", "gztar"])
+@pytest.mark.parametrize(
+    ("names", "options", "told"),
+    [
+        ("set/a/cat/1.jpg:cat set/a/dog/1.jpg:dog set/README:", {}, []),
+        ("set-main/train/cat/1.jpg:cat:train set-main/test/cat/2.jpg:cat:test", {}, []),
+        ("set/fold1/cat/1.jpg:cat:fold1 set/fold2/cat/1.jpg:cat:fold2", SPLIT_FOLDERS, []),
+        ("train/cat/1.jpg:cat:train test/dog/1.jpg:dog:test devkit/a.txt:", {}, []),
+        ("train/cat/1.jpg:cat:train test/test/1.jpg:", {}, ["empty_split_folder: test"]),
+        ("cat/train/1.jpg:cat cat/test/2.jpg:cat dog/train/1.jpg:dog", {}, ["split_below_class"]),
+        ("cat/1.jpg:cat dog/1.txt: top.jpg: top.txt:", {}, ["empty_class_folder: dog"]),
+    ],
+)
+def test_the_same_tree_gives_the_same_in_whatever_form_it_comes(
+    tmp_path, where, names, options, told
+):
+    rows = [(*each.split(":"), "")[:3] for each in names.split()]
+    put(tmp_path, *(name for name, *_ in rows))
+    if isinstance(where, str):
+        where = functools.partial(shutil.make_archive, f"{tmp_path}-set", where)
+    refs, skipped = listed(where(tmp_path), f"{tmp_path}-spool", **options)
+    wrapper = "set/a/" if "set/a/" in names else names.partition("/")[0] + "/"
+    expected = {n.removeprefix(wrapper * ("set" in n)): row for n, *row in rows if row[0]}
+    assert {key: [ref.label, ref.split or ""] for key, ref in refs.items()} == expected
+    plain = sum(count for reason, count in skipped.items() if ":" not in reason)
+    assert plain == len(rows) - len(refs)
+    assert {reason.partition(":")[0] for reason in skipped if ":" in reason} >= {
+        each.partition(":")[0] for each in told
+    }
+
+
+def packed(folder: pathlib.Path, form: str) -> object:
+    """The input of a form with the images of a folder."""
+    if form == "table":
+        rows = [f"{p},{p.parent.name}" for p in sorted(folder.rglob("*.jpg"))]
+        (folder.parent / f"{folder.name}.csv").write_text("\n".join(["image,label", *rows]))
+        return folder.parent / f"{folder.name}.csv"
+    if form == "glob":
+        return f"{folder}/*/*.jpg"
+    return folder if form == "folder" else shutil.make_archive(str(folder), form, folder)
+
+
+@pytest.mark.parametrize("form", ["folder", "tar", "zip", "table", "glob"])
+@pytest.mark.parametrize(
+    ("names", "splits"),
+    [
+        (["train", "val"], ["train", "val"]),
+        (["train-0000", "train-0001", "test_00"], ["train", "train", "test"]),
+        (["flowers_train", "flowers_test"], ["train", "test"]),
+        (["steam_train", "cargo_train"], [None, None]),
+        (["one", "two"], [None, None]),
+        (["only"], [None]),
+        (["train"], [None]),
+    ],
+)
+def test_names_of_several_inputs_say_their_splits(tmp_path, form, names, splits):
+    for name in names:
+        put(tmp_path / "test" / name, f"cat/{name}.jpg", f"dog/{name}.jpg")
+    options: dict = {"allow_any_path": True} if form == "table" else {}
+    options |= {"label_regex": "^(.)"} if form == "glob" else {}
+    inputs = [packed(tmp_path / "test" / name, form) for name in names]
+    refs, _ = listed([*inputs], **options)
+    found = {(ref.source, key.rpartition("/")[2], ref.split) for key, ref in refs.items()}
+    assert found == {(i, f"{n}.jpg", s) for i, (n, s) in enumerate(zip(names, splits, strict=True))}
+
+
+@pytest.mark.parametrize("form", ["folder", "tar", "table"])
+def test_a_name_that_says_a_split_draws_no_image_of_another_input_into_it(tmp_path, form):
+    put(tmp_path, "in/train.tar.d/cat/1.jpg", "in/more/cat/2.jpg", "in/more/dog/3.jpg")
+    train = shutil.make_archive(f"{tmp_path}/in/train", "tar", tmp_path / "in/train.tar.d")
+    more = packed(tmp_path / "in/more", form)
+    options: dict = {"allow_any_path": True} if form == "table" else {}
+    inputs = [InputOptions(train), InputOptions(str(more), **options)]
+    with refused("input", "train.tar'", str(more), "splits='train=1'"):
+        listed(inputs, draws=False)
+    splits = {key.rpartition("/")[2]: ref.split for key, ref in listed(inputs)[0].items()}
+    assert splits == {"1.jpg": "train", "2.jpg": None, "3.jpg": None}
 
 
 def test_class_folders_with_names_of_every_kind(tmp_path):
@@ -107,7 +196,7 @@ def test_a_label_in_a_file_name_or_table_is_in_one_form_of_unicode(tmp_path):
     assert labels(tmp_path / "rows.csv", label_separator="|") == several
 
 
-UNCLEAR = ["train/cat/x.jpg val/cat/x.jpg devkit/a.txt", "train/x.jpg test/y.jpg"]
+UNCLEAR = ["train/cat/x.jpg val/cat/x.jpg devkit/a.jpg", "train/x.jpg test/y.jpg"]
 
 
 @pytest.mark.parametrize("names", [*UNCLEAR, "train/cat/x.jpg bus/x.jpg"])
@@ -154,7 +243,10 @@ def test_in_a_pipeline_odd_names_survive_and_what_is_passed_over_is_counted(tmp_
         assert labels == odd | {"cat/x.jpg": "cat", "dog/y.jpg": "dog"}
 
     def check_skipped(found):
-        assert sorted(found, key=str) == [{"not_an_image_name": 1}, {"outside_class_folders": 2}]
+        assert sum(map(collections.Counter, found), collections.Counter[str]()) == {
+            "not_an_image_name": 2,
+            "outside_class_folders": 1,
+        }
 
     def check_rows(batches):
         (ref,) = (ref for batch in batches for ref in batch.refs)
@@ -303,3 +395,71 @@ def test_masks_beside_their_images_are_no_class(tmp_path, where, names, is_refus
     put(tmp_path, *names.split())
     with refused("input", "masks or annotations") if is_refused else contextlib.nullcontext():
         assert labels(where(tmp_path))
+
+
+@pytest.mark.parametrize("where", [str, store_uri, "tar"])
+@pytest.mark.parametrize(
+    ("names", "kind"),
+    [
+        ("JPEGImages/1.jpg Annotations/1.xml ImageSets/Main/train.txt", "Pascal VOC"),
+        (
+            "train/1.jpg train/_annotations.coco.json valid/2.jpg valid/_annotations.coco.json",
+            "COCO",
+        ),
+        ("images/1.jpg images/2.jpg annotations/instances_train.json", "COCO"),
+        ("train/images/1.jpg train/labels/1.txt val/images/2.jpg val/labels/2.txt", "YOLO"),
+        ("train/1.jpg train/1.xml test/2.jpg test/2.xml", "Pascal VOC"),
+        ("1.jpg data.yaml", "YOLO"),
+        ("cat/1.jpg dog/2.jpg annotations/instances.json", ""),
+    ],
+)
+def test_annotations_are_known_and_need_a_table(tmp_path, where, names, kind):
+    put(tmp_path / "set", *names.split())
+    if isinstance(where, str):
+        where = functools.partial(shutil.make_archive, f"{tmp_path}/set", where)
+    path = where(tmp_path / "set")
+    with refused("input", kind, "bbox_format=") if kind else contextlib.nullcontext():
+        assert labels(path).keys() == {"cat/1.jpg", "dog/2.jpg"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("all.json", '{"info": {}, "images": []}', "COCO"),
+        ("1.xml", '<?xml version="1.0"?>\n<annotation verified="yes">', "Pascal VOC"),
+        ("set.yaml", "path: x\nnames: [a]", "YOLO"),
+        ("1.txt", "0 0.5 0.5 0.1 0.2\n", "YOLO"),
+        ("list.json", "[]", "cannot be listed"),
+    ],
+)
+def test_a_file_of_annotations_is_known_by_its_content(tmp_path, name, text, words):
+    (tmp_path / name).write_text(text)
+    with refused("input", f"{tmp_path}/{name}'", words):
+        listed(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "table", "box"),
+    [
+        (
+            "COCO",
+            "image,label,x,y,width,height\n1.jpg,cat,1,2,3,4\n1.jpg,dog,0,0,1,1",
+            (1, 4, 2, 6),
+        ),
+        ("Pascal VOC", "image,label,xmin,ymin,xmax,ymax\n1.jpg,cat,1,2,3,4", (1, 3, 2, 4)),
+        ("YOLO", "image,label,xmin,ymin,xmax,ymax\n1.jpg,cat,.1,.2,.3,.4", (0.1, 0.3, 0.2, 0.4)),
+    ],
+)
+def test_the_table_that_a_sentence_asks_for_holds_the_boxes(tmp_path, kind, table, box):
+    said = str(annotations_error("in", kind, "x"))
+    columns = table.partition("\n")[0].split(",")
+    assert all(column in said for column in columns)
+    (bbox_format,) = re.findall("bbox_format='([a-z]+)'", said)
+    assert "label='several'" in said
+    (tmp_path / "boxes.csv").write_text(table)
+    source = InputOptions(f"{tmp_path}/boxes.csv", bbox_format=bbox_format, label="several")
+    schema = schema_of(source)
+    ref, *_ = (ref for task in listing_tasks(source) for ref in list_task(task, source, schema))
+    assert isinstance(ref, ImageRef)
+    first = ref.columns or {}
+    assert tuple(first[side][0] for side in BOX_FEATURES) == pytest.approx(box)

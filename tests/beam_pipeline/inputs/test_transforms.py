@@ -8,6 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from beam_pipeline.inputs import folders, transforms
+from beam_pipeline.inputs.labels import Layout
 from beam_pipeline.inputs.listing import ListingTask, schema_of
 from beam_pipeline.inputs.transforms import BATCH_SIZE
 from beam_pipeline.options import InputOptions
@@ -29,7 +30,13 @@ def test_long_folders_of_a_store_are_listed_side_by_side_and_never_whole(monkeyp
     store = mock.Mock(files_below=files_below, stat=lambda path: None)
     store.open_read.side_effect = FileNotFoundError
     monkeypatch.setitem(files._backends, "long", store)
-    tasks = [ListingTask(f"long://bucket/photos/{n:02d}", label=f"{n:02d}") for n in range(FOLDERS)]
+    tasks = [
+        ListingTask(
+            f"long://bucket/photos/{n:02d}",
+            layout=Layout(classes={f"{n:02d}/": (None, f"{n:02d}")}),
+        )
+        for n in range(FOLDERS)
+    ]
     images, most_ahead, labels_seen = 0, 0, []
     for found in transforms.list_tasks(tasks, ((InputOptions("long://bucket/photos"), None),)):
         images += len(found)
