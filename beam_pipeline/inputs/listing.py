@@ -104,8 +104,8 @@ def schemas_of(
     layouts = [*map(layout_of, sources)]
     are_read = dict.fromkeys(FILE_FLAGS, any(each not in (TABLE, DATASET) for each in layouts))
     _check_read(sources, are_read, "a folder, a glob or an archive")
-    names = [name.lower() for source in sources for name in expand_braces(source.input)]
-    has_zip = any(name.endswith(".zip") for name in names)
+    paths = [path.lower() for source in sources for path in expand_braces(source.input)]
+    has_zip = any(path.endswith(".zip") for path in paths)
     _check_read(sources, {"zip_encoding": has_zip}, "a .zip archive")
     schemas: list[TableSchema | None] = []
     for source, layout in zip(sources, layouts, strict=True):
