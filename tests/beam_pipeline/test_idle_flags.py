@@ -4,6 +4,7 @@ import io
 import json
 import pathlib
 import tarfile
+import zipfile
 from typing import Any
 
 import pyarrow as pa
@@ -44,6 +45,14 @@ def made(kind: str, folder: pathlib.Path) -> str:
     ]
     if kind == "tar":
         return archive(folder / "a.tar", cat__x1_jpg=b"x", dog__y2_jpg=b"y")
+    if kind == "zip":
+        with zipfile.ZipFile(folder / "a.zip", "w") as packed:
+            for name in ("cat/x1.jpg", "dog/y2.jpg"):
+                packed.writestr(name, b"x")
+        # A name whose encoding the zip does not say.
+        data = (folder / "a.zip").read_bytes().replace(b"dog/", b"d\x94g/")
+        (folder / "a.zip").write_bytes(data)
+        return str(folder / "a.zip")
     if kind == "webdataset":
         said = json.dumps(ROW | {"label": "cat", "id": "1"}).encode()
         return archive(folder / "a.tar", x1_jpg=b"x", x1_json=said)
@@ -67,10 +76,10 @@ VALUES: dict[str, Any] = {
     "layout": "class_folders", "label": "none", "label_separator": "|", "label_regex": "(...)",
     "image_column": "photo", "label_column": "other", "key_column": "tag", "split_column": "word",
     "group_column": "word", "columns": (), "bbox_format": "pixels", "extensions": (".png",),
-    "exclude_glob": ("*x1*",), "allow_any_path": True,
+    "exclude_glob": ("*x1*",), "allow_any_path": True, "zip_encoding": "gbk",
 }  # fmt: skip
 BASE = {"glob": {"label_regex": "(.)"}}
-KINDS = ("folders", "glob", "tar", "webdataset", "table", "pictures", "dataset")
+KINDS = ("folders", "glob", "tar", "zip", "webdataset", "table", "pictures", "dataset")
 
 
 def observed(path: str, folder: pathlib.Path, **options: Any) -> object:
@@ -92,7 +101,7 @@ def test_a_flag_changes_what_is_listed_or_is_refused(tmp_path, kind, flag):
     path, base = made(kind, tmp_path), BASE.get(kind, {})
     value = VALUES[flag]
     if flag == "layout":
-        value = {"folders": "flat", "tar": "split_folders"}.get(kind, value)
+        value = {"folders": "flat", "tar": "split_folders", "zip": "split_folders"}.get(kind, value)
     before = observed(path, tmp_path, **base)
     assert (before is None) == (kind == "outside")
     assert observed(path, tmp_path, **base | {flag: value}) != before
