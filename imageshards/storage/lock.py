@@ -27,9 +27,9 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import msgspec
 
+from imageshards import storage
 from imageshards.bounds import MAX_LINE_BYTES
 from imageshards.errors import LeaseLostError, OutputError, UserError
-from imageshards.storage import files
 from imageshards.storage.base import WRITE_GUARDS
 from imageshards.storage.concurrency import in_thread, shared_memory
 from imageshards.storage.local import is_at
@@ -136,7 +136,7 @@ class OutputLock(abc.ABC):
 
 def output_lock(path: str) -> OutputLock:
     """Returns the lock for a path: a file lock for a local path, a lease for a store."""
-    return FileLock(path) if files.is_local(path) else Lease(path)
+    return FileLock(path) if storage.is_local(path) else Lease(path)
 
 
 class FileLock(OutputLock):
@@ -265,7 +265,7 @@ class Lease(OutputLock):
 
     def __init__(self, path: str, times: LeaseTimes = _TIMES):
         super().__init__(path)
-        self._store: Any = files.backend(path)  # an `ObjectStore`, which this module need not load
+        self._store: Any = storage.backend(path)  # an `ObjectStore`, loaded by its first use
         self._times = times
         self._renewals = 0
         self._version: str | None = None
@@ -418,7 +418,7 @@ def join_job(path: str, fd: int) -> None:
 
     `fd`, a copy of the lock's `fileno()`, must stay open while this process writes.
     """
-    if files.is_local(path):
+    if storage.is_local(path):
         return  # The open descriptor alone holds a lock of the kernel.
     until = _until_in(fd)
 
@@ -434,7 +434,7 @@ def _until_in(fd: int) -> ctypes.c_double:
 
 
 def _output_of(path: str) -> str:
-    return files.parent_of(files.parent_of(path))
+    return storage.parent_of(storage.parent_of(path))
 
 
 def _lost_error(path: str, how: str) -> LeaseLostError:

@@ -20,8 +20,8 @@ from beam_pipeline.images.process_pool import LocalPool
 from imageshards import storage
 from imageshards.errors import LeaseLostError, OutputError, UserError
 from imageshards.manifest import load_manifest
-from imageshards.storage import lock, objects, output_lock
-from imageshards.storage.lock import FileLock, Lease, LeaseTimes
+from imageshards.storage import lock, objects
+from imageshards.storage.lock import FileLock, Lease, LeaseTimes, output_lock
 from tests.support import tasks
 from tests.support.no_locks import hide_locks_below
 from tests.support.strangers import changed
