@@ -204,7 +204,7 @@ def _run_pipeline(
         text = "nothing was submitted: the flags and the graph are in order"
         return BuildSummary(options.output, text, None)
     manifest, committed = storage.run_concurrently(
-        lambda: load_manifest(options.output, "output", complete=True),
+        lambda: load_manifest(options.output, "output", complete=True, adopted=False),
         lambda: staging_folder.committed(staging),
     )
     staging_folder.remove(staging)

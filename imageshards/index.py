@@ -173,8 +173,13 @@ def extra_columns(features: Mapping[str, FeatureSpec], label: str = ONE) -> dict
     return found
 
 
-def index_schema(features: Mapping[str, FeatureSpec], label: str = ONE) -> pa.Schema:
-    """Returns the columns of an index, for the features and the label of a manifest."""
+def index_schema(
+    features: Mapping[str, FeatureSpec], label: str = ONE, only: Iterable[str] | None = None
+) -> pa.Schema:
+    """Returns the columns of an index, for the features and the label of a manifest.
+
+    `only` names the columns to return if the index has them; None for all columns.
+    """
     import pyarrow as pa
 
     types = {"int64": pa.int64(), "float32": pa.float32(), "string": pa.string()}
@@ -187,7 +192,8 @@ def index_schema(features: Mapping[str, FeatureSpec], label: str = ONE) -> pa.Sc
     for column, feature in extra_columns(features, label).items():
         kind = types[features[feature].dtype]
         fields.append(pa.field(column, kind if features[feature].shape == () else pa.list_(kind)))
-    return pa.schema(fields)
+    found = {field.name: field for field in fields}
+    return pa.schema([found[name] for name in (found if only is None else only) if name in found])
 
 
 def index_file(shard_file: str) -> str:
@@ -293,7 +299,7 @@ def read_index(
             if columns.count(name) > 1:
                 received, expected = f"{name!r} twice", "each column once"
                 raise UserError(argument="columns", received=received, expected=expected)
-        schema = pa.schema([schema.field(name) for name in columns])
+        schema = index_schema(manifest.features, manifest.label, columns)
     wanted = [shard for name, shard in manifest.shards() if split in (None, name)]
     tables = storage.map_concurrently(
         lambda shard: read_shard_index(directory, shard, schema, argument, manifest.make_again),

@@ -99,7 +99,7 @@ def _manifest(output: str) -> tuple[Manifest | None, UserError | None]:
     if not storage.exists(storage.join(output, MANIFEST_NAME)):
         return None, None
     try:
-        return load_manifest(output, "output"), None
+        return load_manifest(output, "output", adopted=False), None
     except DamagedManifestError as e:
         return None, e
 
@@ -146,7 +146,7 @@ def set_aside(output: str, staging: str) -> None:
     if not storage.exists(path):
         return
     try:
-        manifest = load_manifest(output, "output")
+        manifest = load_manifest(output, "output", adopted=False)
     except DamagedManifestError:  # without a readable manifest there is no dataset to keep
         storage.delete([path])
         return

@@ -14,7 +14,7 @@ from imageshards import storage
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import Option, check_number
-from imageshards.errors import UserError, names_arguments
+from imageshards.errors import UserError
 from imageshards.example import decode_record
 from imageshards.manifest import DUPLICATES_NAME, PAGE_NAME, Manifest, shard_path, to_json
 from imageshards.output_folder import check_no_links, check_page_folder
@@ -71,9 +71,8 @@ def make_parser() -> Parser:
     return parser
 
 
-@names_arguments(DIR="data")
 def duplicates(
-    data: str | os.PathLike[str],
+    path: str | os.PathLike[str],
     *,
     distance: int = DEFAULT_DISTANCE,
     output: str | os.PathLike[str] | None = None,
@@ -88,7 +87,7 @@ def duplicates(
         leaks = [pair for pair in found["pairs"] if pair["kept"]["split"] != pair["other"]["split"]]
 
     Args:
-        data: The dataset, local or in a store.
+        path: The dataset, local or in a store.
         distance: The most bits of 64 in which the difference hashes of near duplicates differ.
         output: The folder for the page and its files; None for `duplicates/` in the dataset.
         workers: The number of processes that decode; None for one per core.
@@ -98,7 +97,7 @@ def duplicates(
         The content of duplicates.json: counts, and each image that should go with its twin.
 
     Raises:
-        UserError: `data` is not a dataset with an index, an argument has a wrong value, or the
+        UserError: `path` is not a dataset with an index, an argument has a wrong value, or the
             output cannot be written.
     """
     from imageshards.deduplication.search import find_twins
@@ -114,7 +113,7 @@ def duplicates(
         )
     if workers is not None:
         check_number("workers", workers, int, Option("", least=1))
-    directory, manifest = command_line.open_dataset(data, records_root)
+    directory, manifest = command_line.open_dataset(path, records_root)
     folder = output_folder(directory, output)
     if output is None:  # A folder that the user names may be a link.
         check_no_links("DIR", directory, DUPLICATES_NAME)

@@ -205,8 +205,7 @@ def _hashes_of_originals(directory: str, manifest: Manifest) -> Iterator[np.ndar
 
 
 def _rows(directory: str, manifest: Manifest, entry: Shard, columns: list[str]) -> pa.Table:
-    schema = index_schema({}, manifest.label)
-    wanted = pa.schema([schema.field(name) for name in columns if name in schema.names])
+    wanted = index_schema({}, manifest.label, columns)
     table = read_shard_index(directory, entry, wanted, "DIR", manifest.make_again)
     return table.combine_chunks()
 

@@ -65,18 +65,18 @@ class Reject(msgspec.Struct, frozen=True):
 
 
 def load_manifest(
-    directory: str | os.PathLike[str],
-    argument: str = "directory",
+    path: str | os.PathLike[str],
+    argument: str = "path",
     *,
     complete: bool = False,
-    adopted: bool = False,
+    adopted: bool = True,
     records_root: str | os.PathLike[str] | None = None,
 ) -> Manifest:
-    """Reads and checks `directory/manifest.json`, which may come from a stranger.
+    """Reads and checks `path/manifest.json`, which may come from a stranger.
 
     Args:
-        directory: The dataset, on this machine or in a store.
-        argument: The name of the argument that received `directory`, for errors.
+        path: The dataset, on this machine or in a store.
+        argument: The name of the argument that received `path`, for errors.
         complete: Whether the manifest must describe all features and pictures of a build; readers
             of records need less.
         adopted: Whether the dataset may be one that `imageshards adopt` described.
@@ -88,7 +88,7 @@ def load_manifest(
         UserError: The manifest is missing, cannot be read, comes from a newer version, or names a
             place that is not allowed; or its store cannot be used.
     """
-    directory = storage.place(argument, directory)
+    directory = storage.place(argument, path)
     raw = _read(directory, argument)
     # The order of the checks gives the most helpful error: a manifest that was edited by hand has
     # the wrong digest, but the wrong key says more.

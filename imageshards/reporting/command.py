@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from imageshards import storage
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
-from imageshards.errors import names_arguments
 from imageshards.manifest import REPORT_NAME
 from imageshards.output_folder import check_no_links
 
@@ -34,14 +33,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return command_line.run("imageshards report", body)
 
 
-@names_arguments(DIR="directory")
-def report(
-    directory: str | os.PathLike[str], records_root: str | os.PathLike[str] | None = None
-) -> str:
+def report(path: str | os.PathLike[str], records_root: str | os.PathLike[str] | None = None) -> str:
     """Writes the report of a dataset into its folder, like `imageshards report`.
 
     Args:
-        directory: The dataset, local or in a store.
+        path: The dataset, local or in a store.
         records_root: A place in which the manifest of an adopted dataset may name shards.
 
     Returns:
@@ -53,7 +49,7 @@ def report(
     from imageshards.progress import ProgressLine
     from imageshards.reporting.page import write_report
 
-    directory, manifest = command_line.open_dataset(directory, records_root)
+    directory, manifest = command_line.open_dataset(path, records_root)
     check_no_links("DIR", directory, REPORT_NAME)
     storage.delete_unfinished(directory, REPORT_NAME)
     with ProgressLine(lambda: "drawing the report"):

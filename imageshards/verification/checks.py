@@ -207,9 +207,7 @@ def index_problems(manifest: Manifest, directory: str) -> Iterator[Problem]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    schema = index_schema({}, manifest.label)
-    columns = [n for n in ("key", "class_name", "shard", "record") if n in schema.names]
-    schema = pa.schema([schema.field(name) for name in columns])
+    schema = index_schema({}, manifest.label, ("key", "class_name", "shard", "record"))
 
     def rows(shard: Shard) -> pa.Table | str:
         try:
@@ -227,7 +225,7 @@ def index_problems(manifest: Manifest, directory: str) -> Iterator[Problem]:
             continue
         tables.append(found)
         labels = []
-        if "class_name" in columns:
+        if "class_name" in schema.names:
             names = found["class_name"]
             labels = (pc.list_flatten(names) if pa.types.is_list(names.type) else names).to_pylist()
         held, said = Counter(labels), Counter(shard.classes)

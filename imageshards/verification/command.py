@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from imageshards import storage
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
-from imageshards.errors import UserError, names_arguments
+from imageshards.errors import UserError
 from imageshards.manifest import BUILD_AGAIN, STAGING_NAME
 from imageshards.text import counted, visible
 
@@ -89,9 +89,8 @@ class Verdict:
         return visible("\n".join(lines))
 
 
-@names_arguments(DIR="directory")
 def verify(
-    directory: str | os.PathLike[str],
+    path: str | os.PathLike[str],
     workers: int | None = None,
     show_progress: bool = False,
     records_root: str | os.PathLike[str] | None = None,
@@ -99,7 +98,7 @@ def verify(
     """Reads all files of a dataset again and compares them with its manifest.
 
     Args:
-        directory: The dataset, local or in a store.
+        path: The dataset, local or in a store.
         workers: The number of processes; None for one per core.
         show_progress: Whether to show the progress on standard error.
         records_root: A place in which the manifest of an adopted dataset may name shards.
@@ -112,7 +111,7 @@ def verify(
     from imageshards.verification.checks import check_shard, dataset_problems
 
     started = time.monotonic()
-    directory, manifest = command_line.open_dataset(directory, records_root)
+    directory, manifest = command_line.open_dataset(path, records_root)
     shards = [shard for _, shard in manifest.shards()]
     check = functools.partial(check_shard, directory)
     checked = storage.map_in_processes(check, shards, workers)

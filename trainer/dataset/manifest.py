@@ -61,7 +61,7 @@ def _find(
 
 def load_manifest(data: str, records_root: str | None = None) -> DatasetSpec:
     """Reads `data`/manifest.json; refuses a manifest without the facts that a trainer needs."""
-    raw = manifest.load_manifest(data, "data", adopted=True, records_root=records_root)
+    raw = manifest.load_manifest(data, "data", records_root=records_root)
     try:
         return _dataset(data, raw)
     except ValueError as e:

@@ -353,7 +353,7 @@ def test_an_adopt_that_fails_or_is_stopped_keeps_the_dataset_before(slim, monkey
     assert load_manifest(str(slim), adopted=True) == before
     # No build replaces these records.
     with pytest.raises(UserError, match="whose records another tool wrote"):
-        load_manifest(str(slim), "--output")
+        load_manifest(str(slim), "--output", adopted=False)
 
 
 def test_another_adopt_replaces_the_dataset_and_removes_its_index(slim):

@@ -121,7 +121,7 @@ def test_a_manifest_of_a_wrong_form_is_refused_with_the_key(dataset, path, value
     write_manifest(str(dataset.directory), changed(dataset, *path, value=value))
     with pytest.raises(DamagedManifestError, match=f"manifest.json .*{said}.*[:;] copy") as caught:
         load_manifest(str(dataset.directory))
-    assert caught.value.argument == "directory"
+    assert caught.value.argument == "path"
 
 
 def test_a_changed_manifest_is_refused_but_keys_may_be_reordered(dataset):
