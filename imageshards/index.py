@@ -24,7 +24,12 @@ import hashlib
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from imageshards import bounds, storage
 from imageshards.errors import IndexDamageError, UserError
@@ -51,9 +56,6 @@ from imageshards.manifest import (
 )
 from imageshards.parquet import Most, read_columns
 from imageshards.text import counted
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 # Column → its Arrow type, in the order of the files.
 COLUMNS = {
@@ -180,8 +182,6 @@ def index_schema(
 
     `only` names the columns to return if the index has them; None for all columns.
     """
-    import pyarrow as pa
-
     types = {"int64": pa.int64(), "float32": pa.float32(), "string": pa.string()}
     lists = OF_LABEL if label == SEVERAL else ()
     fields = [
@@ -209,8 +209,6 @@ def index_table(
     label: str = ONE,
 ) -> pa.Table:
     """Returns the index of a shard whose records are `rows`, in order."""
-    import pyarrow as pa
-
     count = len(rows)
     columns: dict[str, Any] = {
         **rows.columns,
@@ -236,8 +234,6 @@ def _places_in(shard_file: str, sizes: Sequence[int]) -> dict[str, Sequence[Any]
 
 def moved_rows(table: pa.Table, shard_file: str) -> pa.Table:
     """Returns rows of one split with their places in the shard that now holds their records."""
-    import pyarrow as pa
-
     # With one chunk, Parquet writes the same bytes as for rows that were never moved.
     table = table.combine_chunks()
     places = _places_in(shard_file, table["num_bytes"].to_pylist())
@@ -253,9 +249,6 @@ def write_index(directory: str, shard_file: str, table: pa.Table) -> IndexFile:
 
 def encode_index(shard_file: str, table: pa.Table) -> tuple[IndexFile, bytes]:
     """Returns the manifest's entry for the index of a shard, and the bytes of the file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     stream = pa.BufferOutputStream()
     # `store_schema` would add Arrow's schema to the file, which repeats the schema of Parquet.
     pq.write_table(
@@ -285,8 +278,6 @@ def read_index(
     Raises:
         UserError: The split or a column is unknown, or the index is missing or damaged.
     """
-    import pyarrow as pa
-
     if split is not None:
         split = find_split(split, manifest.splits, "split")
     schema = index_schema(manifest.features, manifest.label)
@@ -320,9 +311,6 @@ def read_shard_index(
     Raises:
         IndexDamageError: The file is missing, damaged, or differs from its entry in the manifest.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     entry = shard.index
     path = storage.join(directory, entry.file)
     problem = ""
@@ -360,8 +348,6 @@ def read_shard_index(
 
 def _most_in(schema: pa.Schema, rows: int, num_bytes: int) -> dict[str, Most]:
     """Returns the bounds of the columns of a file of `num_bytes` for so many rows."""
-    import pyarrow as pa
-
     if rows > num_bytes * bounds.MAX_ROWS_PER_BYTE:
         raise ValueError(f"{num_bytes} bytes cannot hold {rows} rows")
     found = {}
@@ -387,10 +373,6 @@ def _rows_problem(table: pa.Table, shard: Shard) -> str:
 
     Readers trust the rows for names of files and ranges of bytes, so these must stay in the shard.
     """
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     for name in table.column_names:
         column = table[name]
         lists = pc.list_flatten(column).null_count if pa.types.is_list(column.type) else 0

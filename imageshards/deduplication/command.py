@@ -19,6 +19,7 @@ from imageshards.example import decode_record
 from imageshards.manifest import DUPLICATES_NAME, PAGE_NAME, Manifest, shard_path, to_json
 from imageshards.output_folder import check_no_links, check_page_folder
 from imageshards.page import number, render, share, thumbnail
+from imageshards.progress import ProgressLine
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError, read_record
 
@@ -101,7 +102,6 @@ def duplicates(
             output cannot be written.
     """
     from imageshards.deduplication.search import find_twins
-    from imageshards.progress import ProgressLine
 
     check_number("distance", distance, int, Option(""))
     if not 0 <= distance <= MAX_DISTANCE:

@@ -10,6 +10,8 @@ from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
 from imageshards.manifest import REPORT_NAME
 from imageshards.output_folder import check_no_links
+from imageshards.progress import ProgressLine
+from imageshards.reporting.page import write_report
 
 
 def make_parser() -> Parser:
@@ -46,9 +48,6 @@ def report(path: str | os.PathLike[str], records_root: str | os.PathLike[str] | 
     Raises:
         UserError: There is no dataset, or the report cannot be written.
     """
-    from imageshards.progress import ProgressLine
-    from imageshards.reporting.page import write_report
-
     directory, manifest = command_line.open_dataset(path, records_root)
     check_no_links("DIR", directory, REPORT_NAME)
     storage.delete_unfinished(directory, REPORT_NAME)

@@ -23,7 +23,7 @@ import threading
 import time
 import uuid
 import weakref
-from typing import Annotated, Any, BinaryIO, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -32,7 +32,7 @@ from imageshards.bounds import MAX_LINE_BYTES
 from imageshards.errors import LeaseLostError, OutputError, UserError
 from imageshards.storage.base import WRITE_GUARDS
 from imageshards.storage.concurrency import in_thread, shared_memory
-from imageshards.storage.local import is_at
+from imageshards.storage.local import is_at, locked
 from imageshards.typed import Whole, decode
 
 _LOGGER = logging.getLogger(__name__)
@@ -113,6 +113,14 @@ class OutputLock(abc.ABC):
             ) from e
         return self
 
+    def _held(self, who: str, remedy: str) -> UserError:
+        """Returns the error for an output that the job of `who` holds."""
+        return UserError(
+            argument="output",
+            received=f"{self._output!r}, which is in use by another job ({who})",
+            remedy=f"wait for it to end, or {remedy}",
+        )
+
     def _end_life(self) -> None:
         _forget(self._holder)
         if self._sign is not None:
@@ -191,18 +199,16 @@ class FileLock(OutputLock):
         found = _holder_in(path)
         if found is None:
             return
-        sign = _sign_of_ended(found)
+        sign = locked(_sign_of_life(found))
         if sign is None:
-            raise UserError(
-                argument="output",
-                received=f"{self._output!r}, which is in use by another job ({_who(found)})",
-                remedy=f"wait for it to end, or delete {path} if it was killed on another machine",
-            )
+            raise self._held(_who(found), f"delete {path} if it was killed on another machine")
         # While this job holds the sign of life, no other job removes the file.
-        with sign:
+        try:
             if _holder_in(path) == found:
                 os.unlink(path)
             _forget(found)
+        finally:
+            os.close(sign)
 
     def fileno(self) -> int:
         # Workers with a copy of the sign of life keep the second file from being removed.
@@ -237,11 +243,7 @@ class FileLock(OutputLock):
             self._file.seek(0)
             holder = _parse_holder(self._file.read(MAX_LINE_BYTES))
             if not _has_ended(holder):
-                raise UserError(
-                    argument="output",
-                    received=f"{self._output!r}, which is in use by another job ({_who(holder)})",
-                    remedy="wait for it to end, or choose another folder",
-                )
+                raise self._held(_who(holder), "choose another folder")
             if time.monotonic() >= deadline:
                 raise UserError(
                     argument="output",
@@ -288,12 +290,10 @@ class Lease(OutputLock):
                 # This job finds its own lease if the store wrote it but the answer was lost.
                 is_ours = holder.nonce == self._holder.nonce
                 if not is_ours and age_sec < self._times.stale_sec and not _has_ended(holder):
-                    raise UserError(
-                        argument="output",
-                        received=f"{self._output!r}, which is in use by another job "
-                        f"({_who(holder)}, seen {age_sec:.0f} s ago)",
-                        remedy="wait for it to end, or choose another folder: the lock of a job "
-                        f"killed on another machine ends {self._times.stale_sec:.0f} s after it",
+                    raise self._held(
+                        f"{_who(holder)}, seen {age_sec:.0f} s ago",
+                        "choose another folder: the lock of a job killed on another machine ends "
+                        f"{self._times.stale_sec:.0f} s after it",
                     )
                 version = self._store.write_if(self.path, self._content(), old_version)
                 if version is not None:
@@ -312,11 +312,14 @@ class Lease(OutputLock):
         """Returns version, age in s and holder of the lease in the store; None if there is none."""
         # The version is read before the content. If the lease changes between the two, a write
         # with the old version is refused, whatever the content says.
-        found = self._store.version_and_age(self.path)
+        found = self._store.described(self.path)
         if found is None:
             return None
+        stat, now_sec = found
+        age_sec = max(0.0, now_sec - stat.mtime_ns / 1e9)
         try:
-            return (*found, _parse_holder(self._store.read(self.path, MAX_LINE_BYTES)))
+            holder = _parse_holder(self._store.read(self.path, MAX_LINE_BYTES))
+            return stat.version, age_sec, holder
         except FileNotFoundError:
             return None
 
@@ -478,22 +481,12 @@ def _holder_in(path: str) -> _Holder | None:
         return None
 
 
-def _sign_of_ended(holder: _Holder) -> BinaryIO | None:
-    """Returns the locked sign of life of a holder that ran on this machine and has ended."""
-    with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-        # The file is missing (another machine) or locked (still running).
-        sign = stack.enter_context(open(_sign_of_life(holder), "rb"))
-        fcntl.flock(sign, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        stack.pop_all()
-        return sign
-    return None
-
-
 def _has_ended(holder: _Holder) -> bool:
     """Returns whether a lock's holder certainly ran on this machine and has ended."""
-    sign = _sign_of_ended(holder)
+    # The file is missing (another machine) or locked (still running).
+    sign = locked(_sign_of_life(holder))
     if sign is not None:
-        sign.close()
+        os.close(sign)
     return sign is not None
 
 

@@ -308,18 +308,11 @@ class ObjectStore(Backend):
             raise self._translated(path, error) from e
 
     def stat(self, path: str) -> Stat | None:
-        found = self._head(path)
+        found = self.described(path)
         return None if found is None else found[0]
 
-    def version_and_age(self, path: str) -> tuple[str, float] | None:
-        """Returns an object's version, and its age in s by the store's clock; None if missing."""
-        found = self._head(path)
-        if found is None:
-            return None
-        stat, now = found
-        return stat.version, max(0.0, now - stat.mtime_ns / 1e9)
-
-    def _head(self, path: str) -> tuple[Stat, float] | None:
+    def described(self, path: str) -> tuple[Stat, float] | None:
+        """Describes an object, and returns the store's time, as `head`; None if it is missing."""
         # A name that ends with a slash may exist as a mark of a folder.
         _, name = split_uri(path)
         if not name or name.endswith("/"):

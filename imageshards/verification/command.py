@@ -9,17 +9,15 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from imageshards import storage
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
 from imageshards.errors import UserError
 from imageshards.manifest import BUILD_AGAIN, STAGING_NAME
+from imageshards.progress import text_table, with_progress
 from imageshards.text import counted, visible
-
-if TYPE_CHECKING:
-    from imageshards.verification.checks import Problem
+from imageshards.verification.checks import Problem, check_shard, dataset_problems
 
 # Check → what it looks at, in the order of the printed table.
 CHECKS = {
@@ -68,8 +66,6 @@ class Verdict:
 
     def __repr__(self) -> str:
         """Returns the table of checks, the problems and the notes, for a terminal."""
-        from imageshards.progress import text_table
-
         # A missing or damaged file may hide more problems of the same file.
         well = "ok where read" if {"files", "index"} & self.found.keys() else "ok"
         rows = [
@@ -107,9 +103,6 @@ def verify(
         UserError: The manifest is missing or damaged, the store cannot be used, a process was
             killed, or the dataset was replaced meanwhile.
     """
-    from imageshards.progress import with_progress
-    from imageshards.verification.checks import check_shard, dataset_problems
-
     started = time.monotonic()
     directory, manifest = command_line.open_dataset(path, records_root)
     shards = [shard for _, shard in manifest.shards()]

@@ -243,15 +243,15 @@ def test_copies_moves_and_deletes(place, tmp_path):
 def test_compare_and_swap(folder, place):
     path = storage.join(place, "lease")
     store: Any = storage.backend(path)
-    assert store.version_and_age(path) is None
+    assert store.described(path) is None
     assert store.write_if(path, b"0", "123") is None  # not there
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
         made = list(threads.map(lambda n: store.write_if(path, b"%d" % n, None), range(4)))
     ((winner, first),) = [(n, version) for n, version in enumerate(made) if version is not None]
     assert storage.read(path) == b"%d" % winner
     second = store.write_if(path, b"second", first)  # a store may make versions of the content
-    version, age_sec = store.version_and_age(path) or ("", -1.0)
-    assert version == second and 0 <= age_sec < 60
+    found, now_sec = store.described(path)
+    assert found.version == second and -1 < now_sec - found.mtime_ns / 1e9 < 60
     assert store.write_if(path, b"third", first) is None
     assert storage.read(path) == b"second"
 
