@@ -33,7 +33,8 @@ from imageshards.errors import LeaseLostError, UserError
 from imageshards.manifest import LOCK_NAME, PAGE_NAME, REPORT_NAME, STAGING_NAME, load_manifest
 from imageshards.progress import ProgressLine, activity_line, note_activity
 from imageshards.storage.concurrency import STOPPED, available_cores
-from imageshards.storage.lock import OutputLock, output_lock
+from imageshards.storage.lease import output_lock
+from imageshards.storage.lock import OutputLock
 
 
 def run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from imageshards import storage
 from imageshards.errors import ImageError, UserError, naming_flags
 from imageshards.images.encode import tune_allocator
-from imageshards.storage.lock import join_job
+from imageshards.storage.lease import join_job
 
 # Each process notes numbers of 8 bytes in shared memory. The first COUNTS are the counts of its
 # current task: images, bytes read, rejects, images of shards that were finished before. AT is one

@@ -17,6 +17,7 @@ from imageshards.bounds import MAX_JSON_BYTES
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import add_options
+from imageshards.commands.output_folder import check_no_links
 from imageshards.errors import Arg, UserError
 from imageshards.manifest import (
     INDEX_NAME,
@@ -29,7 +30,6 @@ from imageshards.manifest import (
     outside_folders,
     publish_manifest,
 )
-from imageshards.output_folder import check_no_links
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError
 from imageshards.typed import convert, decode_object

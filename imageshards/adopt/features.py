@@ -25,7 +25,7 @@ from imageshards.errors import Arg, UserError
 from imageshards.example import Dtype, Values, dtype_of
 from imageshards.images.options import ImageOptions, parse_limit
 from imageshards.jpeg import MAX_PIXELS
-from imageshards.manifest import NONE, ONE, SEVERAL, Adopted, FeatureSpec
+from imageshards.manifest import NONE, ONE, SEVERAL, FeatureSpec, Roles
 from imageshards.text import class_sort_key, counted
 
 # The first bytes of the formats that the trainer decodes (`imageshards.jpeg.FORMATS`).
@@ -149,7 +149,7 @@ def features_of(
 
 def find_roles(
     directory: str, options: AdoptOptions, tfds: TfdsFolder | None, example: Mapping[str, Values]
-) -> Adopted:
+) -> Roles:
     """Finds the features of an adopted dataset.
 
     `--feature_map` comes first, then the description of TFDS, then usual names. The last two must
@@ -172,7 +172,7 @@ def find_roles(
         return found
 
     image = find("image", needed=True) or ""
-    roles = Adopted(image, None, find("filename"), None)
+    roles = Roles(image, None, find("filename"), None)
     if options.label == NONE:
         return roles
     label, hot = _find_label(directory, options, tfds, image, example)

@@ -14,10 +14,10 @@ from imageshards import storage
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import Option, check_number
+from imageshards.commands.output_folder import check_no_links, check_page_folder
 from imageshards.errors import UserError
 from imageshards.example import decode_record
 from imageshards.manifest import DUPLICATES_NAME, PAGE_NAME, Manifest, shard_path, to_json
-from imageshards.output_folder import check_no_links, check_page_folder
 from imageshards.page import number, render, share, thumbnail
 from imageshards.progress import ProgressLine
 from imageshards.text import counted
@@ -285,7 +285,7 @@ def _with_pictures(
     twins: Sequence[Twin], directory: str, manifest: Manifest
 ) -> list[tuple[Twin, Image.Image | None, Image.Image | None]]:
     """Returns each twin with the pictures of the image that stays and of the image that goes."""
-    image = manifest.roles.image or ""
+    image = manifest.roles.image
 
     def picture(row: Mapping[str, Any]) -> Image.Image | None:
         try:

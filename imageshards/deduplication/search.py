@@ -71,7 +71,7 @@ def find_twins(
     shards = [entry for _, entry in manifest.shards()]
     of_originals = list(_hashes_of_originals(directory, manifest))
     hash_shard = functools.partial(
-        _hash_shard, directory, manifest.roles.image or "", manifest.make_again
+        _hash_shard, directory, manifest.roles.image, manifest.make_again
     )
     hashed = storage.map_in_processes(hash_shard, shards, workers)
     of_pictures = list(with_progress(hashed, len(shards), "shards", "hashing pictures"))

@@ -15,7 +15,8 @@ import msgspec
 from imageshards import storage, tfrecord
 from imageshards.bounds import MAX_JSON_BYTES, MAX_LINE_BYTES
 from imageshards.errors import Arg, DamagedManifestError, LeaseLostError, UserError
-from imageshards.manifest.content import (
+from imageshards.manifest.content import Manifest, Number, is_outside, record_features
+from imageshards.manifest.names import (
     ADOPT_AGAIN,
     BUILD_AGAIN,
     MANIFEST_NAME,
@@ -23,10 +24,6 @@ from imageshards.manifest.content import (
     REJECTS_NAME,
     REPLACED_NAME,
     STAGING_NAME,
-    Manifest,
-    Origin,
-    is_outside,
-    record_features,
 )
 from imageshards.typed import convert, decode, decode_object
 
@@ -62,6 +59,46 @@ class Reject(msgspec.Struct, frozen=True):
         """Whether another run may accept the image."""
         # A file or a host may come back, and a crash may have come from a lack of memory.
         return self.stage == "read" or self.reason == "decoder_crashed"
+
+
+class Column(msgspec.Struct, frozen=True):
+    """An extra column that `--columns` declared."""
+
+    scale: str = "none"
+
+
+class ListingOptions(msgspec.Struct, frozen=True):
+    """The options of an input that later commands read."""
+
+    group_column: str | None = None
+    label_regex: str | None = None
+    columns: list[Column] | None = None
+
+
+class PlanOptions(msgspec.Struct, frozen=True):
+    """The options of the split that later commands read."""
+
+    splits: dict[str, Number] | None = None
+    salt: str | None = None
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """The options of a build that a later build reads from `Manifest.options`."""
+
+    input: ListingOptions = ListingOptions()
+    more_inputs: list[ListingOptions] = []
+    plan: PlanOptions = PlanOptions()
+    columns_as_given: bool = False
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """The option that gave groups to the images, with its value; {} if none did."""
+        for listing in (self.input, *self.more_inputs):
+            if listing.group_column:
+                return {"group_column": listing.group_column}
+            if "(?P<group>" in (listing.label_regex or ""):
+                return {"label_regex": str(listing.label_regex)}
+        return {}
 
 
 def load_manifest(

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from imageshards import storage
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
+from imageshards.commands.output_folder import check_no_links
 from imageshards.manifest import REPORT_NAME
-from imageshards.output_folder import check_no_links
 from imageshards.progress import ProgressLine
 from imageshards.reporting.page import write_report
 

@@ -32,11 +32,10 @@ import shutil
 import sys
 import tempfile
 import types
-import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any, Concatenate, ParamSpec, TypeVar
 
-from imageshards.errors import StorageError, UserError, install_advice
+from imageshards.errors import StorageError, install_advice
 from imageshards.storage.base import RANGE_BYTES, Backend, unfinished_path, write_whole
 from imageshards.storage.base import Counts as Counts
 from imageshards.storage.base import Stat as Stat
@@ -55,17 +54,18 @@ from imageshards.storage.local import LocalBackend
 from imageshards.storage.local import delete_unfinished as delete_unfinished
 from imageshards.storage.local import temporary_folder as temporary_folder
 from imageshards.storage.local import walk as walk
+from imageshards.storage.places import absolute_place as absolute_place
+from imageshards.storage.places import is_local as is_local
+from imageshards.storage.places import join as join
+from imageshards.storage.places import name_of as name_of
+from imageshards.storage.places import parent_of as parent_of
+from imageshards.storage.places import place as place
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 _MAGIC = re.compile(r"[*?\[]")
 _HASHED_BYTES = 1 << 20  # per read
-# The forms of RFC 8089 for local files: file:/x, file:///x and file://localhost/x.
-_FILE_URI = re.compile(r"file:(//(localhost)?(?=/)|(?=/(?!/)))", re.IGNORECASE)
-# `pathlib.Path("gs://bucket/x")` drops a slash, which `place` adds again.
-_STORE_PATH = re.compile(r"(gs|s3):/(?!/)")
-
 _backends: dict[str, Backend] = {}
 
 # Scheme → settings of its client, which come before the environment.
@@ -107,11 +107,6 @@ def forget_clients() -> None:
 
 # A forked process must not use the connections of its parent: both would read the same answers.
 os.register_at_fork(after_in_child=forget_clients)
-
-
-def is_local(path: str) -> bool:
-    """Returns whether a path is on the local file system (has no scheme)."""
-    return "://" not in path
 
 
 def backend(path: str) -> Backend:
@@ -198,71 +193,6 @@ files_below = _on_path(Backend.files_below)
 files_from = _on_path(Backend.files_from)
 link = _on_path(Backend.link)
 delete_folder = _on_path(Backend.delete_folder)
-
-
-def place(argument: str, given: object) -> str:
-    """Returns the path or URI that a user gave, with `~` expanded and `file:` removed.
-
-    A relative path stays relative. URIs of stores and of the web do not change.
-
-    >>> place("input", "file:///data/my%20photos")
-    '/data/my photos'
-
-    Args:
-        argument: Name of the argument that received the place, for errors.
-        given: A string or an `os.PathLike`.
-
-    Raises:
-        UserError: The value is no path, or names the home folder of an unknown user.
-    """
-    text = os.fspath(given) if isinstance(given, str | os.PathLike) else given
-    if not isinstance(text, str) or not text.strip():
-        raise UserError(argument=argument, received=repr(text), expected="a path")
-    if uri := _FILE_URI.match(text):
-        return urllib.parse.unquote(text[uri.end() :])
-    if not isinstance(given, str):
-        text = _STORE_PATH.sub(r"\1://", text, count=1)
-    if "://" in text:
-        return text
-    path = os.path.expanduser(text)
-    # `expanduser` leaves `~name` alone if there is no such user; a folder may have that name.
-    home = text.partition("/")[0]
-    if path == text and text.startswith("~") and "/" in text and not os.path.lexists(home):
-        whose = f"no user {home[1:]!r}" if home[1:] else "no home folder of yours: set HOME"
-        raise UserError(
-            argument=argument,
-            received=f"{text!r}, but this machine has {whose}",
-            expected="a path",
-            remedy=f"write ./{home} for a folder of that name",
-        )
-    return path
-
-
-def absolute_place(argument: str, given: object) -> str:
-    """Returns `place(argument, given)` as an absolute path, without a slash at the end.
-
-    A place needs this before another process reads it or a file records it.
-    """
-    found = place(argument, given)
-    scheme, separator, rest = found.partition("://")
-    return scheme + separator + rest.rstrip("/") if separator else os.path.abspath(found)
-
-
-def join(folder: str, *names: str) -> str:
-    """Returns a path below a folder."""
-    if is_local(folder):
-        return os.path.join(folder, *names)
-    return "/".join([folder.rstrip("/"), *(name.strip("/") for name in names)])
-
-
-def name_of(path: str) -> str:
-    """Returns the last component of a path."""
-    return path.rstrip("/").rpartition("/")[2]
-
-
-def parent_of(path: str) -> str:
-    """Returns the folder that a path is in."""
-    return os.path.dirname(path) if is_local(path) else path.rstrip("/").rpartition("/")[0]
 
 
 def sha256_of(path: str, num_bytes: int | None = None) -> tuple[int, str]:

@@ -27,6 +27,7 @@ from imageshards.storage.base import (
     unfinished_path,
     write_whole,
 )
+from imageshards.storage.places import is_local
 
 _TEMPORARY = "imageshards-tmp-"
 # The suffix of an unfinished file, behind its final name.
@@ -129,10 +130,6 @@ class LocalBackend(Backend):
     def move(self, source: str, target: str) -> None:
         os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
         os.replace(source, target)
-
-    def upload(self, local_path: str, path: str, version: str | None = "") -> Stat:
-        self.copy(local_path, path)
-        return _stat(path, os.stat(path))
 
 
 def _move_new(source: str, target: str) -> bool:
@@ -335,7 +332,7 @@ def delete_unfinished(folder: str, *names: str) -> None:
         *names: Globs of final file names to clean up after. A glob that matches a subfolder
             covers every file below it.
     """
-    if "://" in folder:
+    if not is_local(folder):
         return
     local = LocalBackend()
     found: list[Stat] = []

@@ -100,7 +100,7 @@ def _size_bytes(shard: Shard) -> int | None:
 
 
 def _dataset(data: str, raw: Manifest) -> DatasetSpec:
-    features, adopted, roles, hot = raw.features, raw.adopted, raw.roles, raw.hot_features
+    features, adopted, roles, hot = raw.features, raw.adopted, raw.roles, raw.roles.hot
     # A build writes JPEGs only. An older `adopt` did not record formats, so any format may occur.
     formats = (raw.source.formats or FORMATS) if adopted else ("JPEG",)
     image, label, filename = roles.image, roles.label or "", roles.filename

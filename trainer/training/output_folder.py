@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from imageshards import storage
+from imageshards.commands.output_folder import foreign_files, foreign_files_error
 from imageshards.errors import Arg, OutputError, UserError
 from imageshards.manifest import TRANSFORM_NAME
-from imageshards.output_folder import foreign_files, foreign_files_error
-from imageshards.storage.lock import output_lock
+from imageshards.storage.lease import output_lock
 from trainer.dataset.open import CACHE_FOLDER
 from trainer.dataset.spec import DatasetSpec
 from trainer.output_errors import output_errors

@@ -12,8 +12,8 @@ from imageshards.errors import DamagedManifestError, LeaseLostError, UserError
 from imageshards.manifest import (
     REPLACED_NAME,
     STAGING_NAME,
-    Adopted,
     IndexFile,
+    Roles,
     Shard,
     Split,
     fingerprint_of,
@@ -206,7 +206,7 @@ def test_a_manifest_is_published_again_but_not_over_the_one_of_another_dataset(
     tmp_path, is_adopted
 ):
     folder = storage.join(str(tmp_path), "elsewhere")
-    adopted = Adopted("image", None, None, None, labels="none") if is_adopted else None
+    adopted = Roles("image", None, None, None, labels="none") if is_adopted else None
     shard = Shard("a", 0, 0, "0" * 64, {}, IndexFile("index/a", 0, "0" * 64), folder * is_adopted)
     manifest = blank(splits={"train": Split(0, [shard])}, adopted=adopted)
     first = publish_manifest(str(tmp_path), manifest)

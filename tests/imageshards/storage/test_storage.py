@@ -17,7 +17,7 @@ import pytest
 
 from imageshards import storage
 from imageshards.errors import StorageError
-from imageshards.storage import objects
+from imageshards.storage import direct, objects
 from tests.support.errors import refused
 from tests.support.store_servers import StoreServer, store_server
 
@@ -355,7 +355,7 @@ def test_an_answer_that_breaks_off_is_requested_again(server):
 def test_a_store_that_does_not_answer_is_asked_again(server, monkeypatch):
     path = server.bucket() + "/silent"
     storage.write(path, b"data")
-    monkeypatch.setattr(objects, "_DIRECT_SEC", 0.3)
+    monkeypatch.setattr(direct, "_TIMEOUT_SEC", 0.3)
     storage.forget_clients()
     storage.read(path)
     server.fail("hang", times=1, matching="silent")

@@ -34,6 +34,7 @@ import pyarrow.parquet as pq
 from imageshards import bounds, storage
 from imageshards.errors import IndexDamageError, UserError
 from imageshards.example import Values
+from imageshards.index.parquet import Most, read_columns
 from imageshards.manifest import (
     BUILD_AGAIN,
     CLASS_FEATURE,
@@ -54,7 +55,6 @@ from imageshards.manifest import (
     find_split,
     record_features,
 )
-from imageshards.parquet import Most, read_columns
 from imageshards.text import counted
 
 # Column → its Arrow type, in the order of the files.
