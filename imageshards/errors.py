@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from imageshards.text import visible
-
-_Parameters = ParamSpec("_Parameters")
-_Result = TypeVar("_Result")
 
 # Errors name flags in a command, and arguments in a Python program. This is a variable of the
 # process because threads and callbacks of a command raise errors, too.
@@ -136,39 +132,19 @@ class UserError(Exception):
         self._renamed = renamed
         self.args = (str(self),)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (type(self), vars(self))
 
-
-def _unpickled(kind: type[UserError], fields: dict[str, Any]) -> UserError:
-    # The default would call `kind(*args)`, which loses everything but the sentence.
-    error = kind.__new__(kind)
-    vars(error).update(fields)
-    error.args = (str(error),)
-    return error
-
-
-def names_arguments(
-    **renamed: str,
-) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
-    """Returns a decorator that makes `UserError`s name the arguments of the decorated function.
+@contextlib.contextmanager
+def names_arguments(**renamed: str) -> Iterator[None]:
+    """Makes the `UserError`s of a decorated function, or of a block, name its arguments.
 
     Args:
         **renamed: Name of an option → name of the argument, if the two differ.
     """
-
-    def decorate(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-        @functools.wraps(function)
-        def named(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
-            try:
-                return function(*args, **kwargs)
-            except UserError as e:
-                e.rename(renamed)
-                raise
-
-        return named
-
-    return decorate
+    try:
+        yield
+    except UserError as e:
+        e.rename(renamed)
+        raise
 
 
 def install_advice(extra: str) -> str:

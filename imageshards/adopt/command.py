@@ -88,6 +88,8 @@ def adopt(
         UserError: The files, features or labels are not usable for training.
     """
     output = output or directory
+    # A wrong output must fail before all files are read, which may take hours.
+    storage.check_bucket(output, "output" if output != directory else "DIR")
     check_no_links("output", output, INDEX_NAME)
     try:
         known = _index_before(output) or {}
@@ -162,10 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = vars(make_parser().parse_args(argv))
         directory = args.pop("directory")
         output = args.pop("output") or directory
-        options = AdoptOptions(**args)
-        # A wrong output must fail before all files are read, which may take hours.
-        storage.check_bucket(output, "output" if output != directory else "DIR")
-        manifest = adopt(directory, output, options)
+        manifest = adopt(directory, output, AdoptOptions(**args))
         splits = ", ".join(
             f"{name} {counted(split.num_records, 'record')}"
             for name, split in manifest.splits.items()

@@ -286,24 +286,20 @@ def local_copy(path: str) -> str:
     """
     if is_local(path):
         return path
-    found = stat(path)
-    # The versions of all files are part of the copy's name.
-    versions = found or [*files_below(path)]
-    folder = os.path.join(_copies(), hashlib.sha256(f"{path} {versions}".encode()).hexdigest())
-    if not os.path.exists(folder):
-        # A copy that broke off must not look like a whole one.
-        between = unfinished_path(folder)
-        os.makedirs(between)
-        try:
-            (copy_folder if found is None else copy)(path, os.path.join(between, name_of(path)))
-            try:
-                os.rename(between, folder)
-            except OSError:
-                if not os.path.exists(folder):  # Another thread may have made the same copy.
-                    raise
-        finally:
-            shutil.rmtree(between, ignore_errors=True)
-    return os.path.join(folder, name_of(path))
+    # The versions of all files decide whether there is a copy already.
+    return _copy_of(path, stat(path) or (*files_below(path),))
+
+
+@functools.cache
+def _copy_of(path: str, versions: Stat | tuple[Stat, ...]) -> str:
+    folder = tempfile.mkdtemp(dir=_copies())
+    target = os.path.join(folder, name_of(path))
+    try:
+        (copy if isinstance(versions, Stat) else copy_folder)(path, target)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return target
 
 
 @functools.cache
