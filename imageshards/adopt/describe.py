@@ -105,16 +105,19 @@ def describe(
     except ValueError as e:
         received = f"{directory!r}, whose manifest.json would be invalid: {e}"
         raise UserError(argument="DIR", received=received) from e
+    _check_outside(outside_folders(manifest))
+    return manifest, indexes
+
+
+def _check_outside(folders: Sequence[str]) -> None:
     # `--records_root` of the commands that read the dataset takes a single folder.
-    outside = outside_folders(manifest)
-    if outside and not common_root(outside):
+    if folders and not common_root(folders):
         raise UserError(
             argument="split",
-            received=f"files in {outside[0]!r} and in {outside[-1]!r}",
+            received=f"files in {folders[0]!r} and in {folders[-1]!r}",
             expected="all of them below one folder, or in one bucket",
             remedy="adopt them one by one",
         )
-    return manifest, indexes
 
 
 def _splits_of(

@@ -98,35 +98,19 @@ def duplicates(
         The content of duplicates.json: counts, and each image that should go with its twin.
 
     Raises:
-        UserError: `path` is not a dataset with an index, an argument has a wrong value, or the
-            output cannot be written.
+        UserError: `path` has no index, an argument is wrong, or the output cannot be written.
     """
     from imageshards.deduplication.search import find_twins
 
-    check_number("distance", distance, int, Option(""))
-    if not 0 <= distance <= MAX_DISTANCE:
-        raise UserError(
-            argument="distance",
-            received=f"{distance}",
-            expected=f"0 to {MAX_DISTANCE}",
-            remedy="pictures that differ in more bits have little in common",
-        )
-    if workers is not None:
-        check_number("workers", workers, int, Option("", least=1))
+    _check_numbers(distance, workers)
     directory, manifest = command_line.open_dataset(path, records_root)
     folder = output_folder(directory, output)
     if output is None:  # A folder that the user names may be a link.
         check_no_links("DIR", directory, DUPLICATES_NAME)
-    check_page_folder("output", folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME)
-    exclude = storage.join(folder, EXCLUDE_NAME)
-    probe = storage.join(folder, ".probe")
-    with _output_errors(folder):
-        # Hashing takes minutes, so a folder that cannot be written must fail before.
-        storage.write(probe, b"")
-        storage.delete([probe])
-        storage.delete_unfinished(folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME, ".probe")
+    _prepare(folder)
     twins, undecodable = find_twins(directory, manifest, distance, workers)
     found = summary(manifest, distance, twins, undecodable)
+    exclude = storage.join(folder, EXCLUDE_NAME)
     with ProgressLine(lambda: "drawing the page"):
         page = page_of(directory, manifest, twins, found, exclude)
     keys = "".join(f"{key}\n" for key in keys_to_remove(found))
@@ -138,6 +122,29 @@ def duplicates(
         storage.write(exclude, keys.encode()) if keys else storage.delete([exclude])
         storage.write(storage.join(folder, JSON_NAME), to_json(found).encode())
     return found
+
+
+def _check_numbers(distance: int, workers: int | None) -> None:
+    check_number("distance", distance, int, Option(""))
+    if not 0 <= distance <= MAX_DISTANCE:
+        raise UserError(
+            argument="distance",
+            received=f"{distance}",
+            expected=f"0 to {MAX_DISTANCE}",
+            remedy="pictures that differ in more bits have little in common",
+        )
+    if workers is not None:
+        check_number("workers", workers, int, Option("", least=1))
+
+
+def _prepare(folder: str) -> None:
+    """Checks that the page and its files can be written, as hashing takes minutes."""
+    check_page_folder("output", folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME)
+    probe = storage.join(folder, ".probe")
+    with _output_errors(folder):
+        storage.write(probe, b"")
+        storage.delete([probe])
+        storage.delete_unfinished(folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME, ".probe")
 
 
 def output_folder(directory: str, output: str | os.PathLike[str] | None) -> str:

@@ -133,14 +133,7 @@ def load_manifest(
         manifest = convert(raw, Manifest)
         convert(manifest.options, Origin)
         if complete and not manifest.adopted:
-            for name, wanted in record_features(manifest.label).items():
-                found = manifest.features.get(name)
-                if found is None:
-                    raise ValueError(f"features.{name} is missing")
-                if found != wanted:
-                    raise ValueError(f"features.{name} is {found.dtype} of {found.form}")
-            if manifest.image.size is None:
-                raise ValueError("image.size is None; expected one side or two, in pixels")
+            _check_complete(manifest)
     except ValueError as e:
         raise _damaged(argument, directory, f"in whose {MANIFEST_NAME} {e}", raw) from e
     if manifest.adopted and not adopted:
@@ -156,6 +149,17 @@ def load_manifest(
         raise _damaged(argument, directory, wrong, raw, "the file as it was written")
     check_folders(argument, directory, manifest, records_root)
     return manifest
+
+
+def _check_complete(manifest: Manifest) -> None:
+    for name, wanted in record_features(manifest.label).items():
+        found = manifest.features.get(name)
+        if found is None:
+            raise ValueError(f"features.{name} is missing")
+        if found != wanted:
+            raise ValueError(f"features.{name} is {found.dtype} of {found.form}")
+    if manifest.image.size is None:
+        raise ValueError("image.size is None; expected one side or two, in pixels")
 
 
 def _read(directory: str, argument: str) -> dict[str, Any]:

@@ -123,23 +123,26 @@ def verify(
             remedy="run the command again",
         )
     read = [result for result in results if result.sha256]  # Only a file that was read has one.
-    notes = []
-    if storage.is_folder(storage.join(directory, STAGING_NAME)):
-        notes.append(
-            f"{STAGING_NAME}/ is left over from an unfinished build; it may be deleted unless a "
-            "build is running."
-        )
     order = list(CHECKS)
     return Verdict(
         directory,
         sorted(found, key=lambda problem: order.index(problem.check)),
-        notes,
+        _notes(directory),
         len(read),
         sum(result.num_records for result in read),
         sum(result.num_bytes for result in read),
         time.monotonic() - started,
         manifest.make_again,
     )
+
+
+def _notes(directory: str) -> list[str]:
+    if not storage.is_folder(storage.join(directory, STAGING_NAME)):
+        return []
+    return [
+        f"{STAGING_NAME}/ is left over from an unfinished build; it may be deleted unless a build "
+        "is running."
+    ]
 
 
 def json_of(verdict: Verdict) -> str:
