@@ -33,6 +33,8 @@ from imageshards.errors import LeaseLostError, UserError
 from imageshards.manifest import LOCK_NAME, PAGE_NAME, REPORT_NAME, STAGING_NAME, load_manifest
 from imageshards.progress import ProgressLine, activity_line, note_activity
 from imageshards.storage.concurrency import STOPPED, available_cores
+from imageshards.storage.lease import output_lock
+from imageshards.storage.lock import OutputLock
 
 
 def run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
@@ -97,7 +99,7 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
     storage.check_bucket(options.output, "output")
     fresh = not os.path.exists(options.output)
     staging = storage.join(options.output, STAGING_NAME)
-    with storage.output_lock(storage.join(staging, LOCK_NAME)) as lock:
+    with output_lock(storage.join(staging, LOCK_NAME)) as lock:
         state = staging_folder.read_output_state(options.output, staging)
         try:
             return _build(options, beam_args, state, begun, lock)
@@ -159,7 +161,7 @@ def _build(
     beam_args: Sequence[str],
     state: OutputState,
     begun: float,
-    lock: storage.OutputLock,
+    lock: OutputLock,
 ) -> BuildSummary:
     is_done = staging_folder.check_output(state, options.overwrite, _digest(options))
     if is_done and (done := state.manifest):
@@ -203,7 +205,7 @@ def _run_pipeline(
         text = "nothing was submitted: the flags and the graph are in order"
         return BuildSummary(options.output, text, None)
     manifest, committed = storage.run_concurrently(
-        lambda: load_manifest(options.output, "output", complete=True),
+        lambda: load_manifest(options.output, "output", complete=True, adopted=False),
         lambda: staging_folder.committed(staging),
     )
     staging_folder.remove(staging)

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import functools
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from imageshards.text import visible
-
-_Parameters = ParamSpec("_Parameters")
-_Result = TypeVar("_Result")
 
 # Errors name flags in a command, and arguments in a Python program. This is a variable of the
 # process because threads and callbacks of a command raise errors, too.
@@ -39,63 +34,55 @@ def names_flags() -> bool:
     return _names_flags
 
 
-class _Rendered:
-    """A text whose options are named when an error is printed; `+` joins it to another text."""
+# The marks around an option in a text: its flag, its argument, and what follows the argument.
+_MARKED = re.compile("\ufdd0([^\ufdd1]*)\ufdd1([^\ufdd2]*)\ufdd2([^\ufdd3]*)\ufdd3")
 
-    def __add__(self, other: Text) -> Phrase:
-        return Phrase((self, other))
-
-    def __radd__(self, other: str) -> Phrase:
-        return Phrase((other, self))
-
-    def __str__(self) -> str:
-        return self.render({})
-
-    def render(self, renamed: Mapping[str, str]) -> str:
-        """Returns the text; `renamed` maps names of options to names of arguments."""
-        raise NotImplementedError
+Text = str
+"""A text in which options may be marked (`Arg`)."""
 
 
-Text = str | _Rendered
-
-
-@dataclasses.dataclass(frozen=True)
-class Phrase(_Rendered):
-    """Texts that follow each other; each option becomes a flag or an argument.
-
-    >>> str("leave classes out by " + Arg("classes") + ", or use " + Arg("balance", "weights"))
-    "leave classes out by classes, or use balance='weights'"
-    """
-
-    parts: tuple[Text, ...]
-
-    def render(self, renamed: Mapping[str, str]) -> str:
-        return "".join(p if isinstance(p, str) else p.render(renamed) for p in self.parts)
-
-
-@dataclasses.dataclass(frozen=True)
-class Arg(_Rendered):
+class Arg(str):
     """An option in the text of an error, with the value that the user should give.
 
+    `+` joins it to other texts with marks, which `UserError` replaces by a flag or an argument.
+
+    >>> str(UserError("use " + Arg("balance", "weights") + ", or leave out " + Arg("seed")))
+    "use balance='weights', or leave out seed"
+
     Attributes:
-        name: The flag without its dashes. A name in capitals, like `DIR`, has no dashes.
+        name: The flag without its dashes. A name in capitals has no dashes, and `DIR` is
+            the argument `path`.
         value: The value to give; True for a flag without a value, None for no value.
-        python: The text in Python, if it is not the argument with its value.
     """
 
     name: str
-    value: Any = None
-    python: str | None = None
+    value: Any
 
-    def render(self, renamed: Mapping[str, str]) -> str:
-        if _names_flags:
-            flag = self.name if self.name.isupper() else f"--{self.name}"
-            is_bare = self.value is None or self.value is True
-            return flag if is_bare else f"{flag} {shlex.quote(str(self.value))}"
-        if self.python is not None:
-            return self.python
-        name = renamed.get(self.name, self.name)
-        return name if self.value is None else f"{name}={self.value!r}"
+    def __new__(cls, name: str, value: Any = None, python: str | None = None) -> Arg:
+        """Makes an option; `python` is its text in Python, if not the argument with its value."""
+        flag = name if name.isupper() else f"--{name}"
+        if value is not None and value is not True:
+            flag += f" {shlex.quote(str(value))}"
+        argument = "path" if name == "DIR" else name
+        rest = "" if value is None else f"={value!r}"
+        if python is not None:
+            argument, rest = "", python
+        made = super().__new__(cls, f"\ufdd0{flag}\ufdd1{argument}\ufdd2{rest}\ufdd3")
+        made.name, made.value = name, value
+        return made
+
+    def __str__(self) -> str:
+        return _named(self, {})
+
+
+def _named(text: str, renamed: Mapping[str, str]) -> str:
+    """Returns a text with flags or arguments in place of marks; `renamed` as in `rename`."""
+
+    def name(found: re.Match[str]) -> str:
+        flag, argument, rest = found.groups()
+        return flag if _names_flags else renamed.get(argument, argument) + rest
+
+    return _MARKED.sub(name, text)
 
 
 class UserError(Exception):
@@ -113,7 +100,6 @@ class UserError(Exception):
 
     Attributes:
         argument: The name of the option without dashes; "" if no argument is to blame.
-        problem, received, expected, remedy: The texts as given.
     """
 
     def __init__(
@@ -125,66 +111,40 @@ class UserError(Exception):
         expected: Text = "",
         remedy: Text = "",
     ):
-        self.argument = argument.name if isinstance(argument, Arg) else argument
-        self.problem, self.received = problem, received
-        self.expected, self.remedy = expected, remedy
-        self._subject = Arg(argument) if isinstance(argument, str) and argument else argument
+        subject = Arg(argument) if argument and not isinstance(argument, Arg) else argument
+        self.argument = subject.name if isinstance(subject, Arg) else ""
+        text = problem + (subject + " received " + received if subject else "")
+        text += "; expected " + expected if expected else ""
+        text += (": " if expected else "; ") + remedy if remedy else ""
+        # A sentence that is given as a whole ends with its own full stop.
+        self._text, self._is_whole = text, not (subject or expected or remedy)
         self._renamed: Mapping[str, str] = {}
         # Beam copies an error of a step as `type(e)(e.args[0] + " [while running ...]")`, so the
         # first item of `args` must be the whole sentence.
         super().__init__(str(self))
 
     def __str__(self) -> str:
-        text: Phrase = Phrase(()) + self.problem
-        if self._subject:
-            text = text + self._subject + " received " + self.received
-        if self.expected:
-            text = text + "; expected " + self.expected
-        if self.remedy:
-            text = text + (": " if self.expected else "; ") + self.remedy
-        sentence = visible(text.render(self._renamed)).replace("\n", "\\n")
-        # A sentence that is given as a whole ends with its own full stop.
-        has_end = not (self.argument or self.expected or self.remedy) or sentence[-1:] in ".!?"
-        return sentence if has_end else f"{sentence}."
+        sentence = visible(_named(self._text, self._renamed)).replace("\n", "\\n")
+        return sentence if self._is_whole or sentence[-1:] in ".!?" else f"{sentence}."
 
     def rename(self, renamed: Mapping[str, str]) -> None:
         """Renames arguments in the sentence: `renamed` maps names of options to arguments."""
         self._renamed = renamed
         self.args = (str(self),)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (type(self), vars(self))
 
-
-def _unpickled(kind: type[UserError], fields: dict[str, Any]) -> UserError:
-    # The default would call `kind(*args)`, which loses everything but the sentence.
-    error = kind.__new__(kind)
-    vars(error).update(fields)
-    error.args = (str(error),)
-    return error
-
-
-def names_arguments(
-    **renamed: str,
-) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
-    """Returns a decorator that makes `UserError`s name the arguments of the decorated function.
+@contextlib.contextmanager
+def names_arguments(**renamed: str) -> Iterator[None]:
+    """Makes the `UserError`s of a decorated function, or of a block, name its arguments.
 
     Args:
         **renamed: Name of an option → name of the argument, if the two differ.
     """
-
-    def decorate(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-        @functools.wraps(function)
-        def named(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
-            try:
-                return function(*args, **kwargs)
-            except UserError as e:
-                e.rename(renamed)
-                raise
-
-        return named
-
-    return decorate
+    try:
+        yield
+    except UserError as e:
+        e.rename(renamed)
+        raise
 
 
 def install_advice(extra: str) -> str:

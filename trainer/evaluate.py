@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from imageshards import storage
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import add_options, check_option
+from imageshards.commands.output_folder import check_page_folder
 from imageshards.errors import Arg, UserError, names_arguments
 from imageshards.manifest import PAGE_NAME
-from imageshards.output_folder import check_page_folder
 from imageshards.progress import text_table
 from imageshards.text import counted
 from trainer.api import Data, with_arguments

@@ -17,6 +17,7 @@ from beam_pipeline.planning.plan import PLAN_NAME
 from beam_pipeline.shards.finished import output_error
 from beam_pipeline.shards.places import JOB_NAME, JobNotes
 from imageshards import storage
+from imageshards.commands.output_folder import check_no_links, foreign_files, foreign_files_error
 from imageshards.errors import Arg, DamagedManifestError, UserError
 from imageshards.manifest import (
     COMPANION_NAMES,
@@ -29,7 +30,6 @@ from imageshards.manifest import (
     Manifest,
     load_manifest,
 )
-from imageshards.output_folder import check_no_links, foreign_files, foreign_files_error
 from imageshards.typed import Whole, decode
 
 # The commit writes this file just before manifest.json.
@@ -99,7 +99,7 @@ def _manifest(output: str) -> tuple[Manifest | None, UserError | None]:
     if not storage.exists(storage.join(output, MANIFEST_NAME)):
         return None, None
     try:
-        return load_manifest(output, "output"), None
+        return load_manifest(output, "output", adopted=False), None
     except DamagedManifestError as e:
         return None, e
 
@@ -146,7 +146,7 @@ def set_aside(output: str, staging: str) -> None:
     if not storage.exists(path):
         return
     try:
-        manifest = load_manifest(output, "output")
+        manifest = load_manifest(output, "output", adopted=False)
     except DamagedManifestError:  # without a readable manifest there is no dataset to keep
         storage.delete([path])
         return

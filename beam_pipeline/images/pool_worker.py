@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from imageshards import storage
 from imageshards.errors import ImageError, UserError, naming_flags
 from imageshards.images.encode import tune_allocator
+from imageshards.storage.lease import join_job
 
 # Each process notes numbers of 8 bytes in shared memory. The first COUNTS are the counts of its
 # current task: images, bytes read, rejects, images of shards that were finished before. AT is one
@@ -94,7 +95,7 @@ class Done(NamedTuple):
 
 def serve(tasks_fd: int, memory_fd: int, turns_fd: int, job: tuple[str, int] | None) -> None:
     if job is not None:
-        storage.join_job(*job)
+        join_job(*job)
     connected = connection.Connection(tasks_fd)
     tasks: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connected, tasks), daemon=True).start()

@@ -39,6 +39,7 @@ from imageshards.errors import Arg, ImageError, UserError, names_flags
 from imageshards.images.encode import encode_image
 from imageshards.images.options import ImageOptions
 from imageshards.storage.concurrency import available_cores
+from imageshards.storage.lock import OutputLock
 
 # A shard is given up after this many killed processes, not counting kills by a picture. A build
 # therefore survives any five kills, even if all of them hit the same shard.
@@ -76,7 +77,7 @@ class LocalPool:
         self,
         workers: int,
         say: Callable[[str], None] = _LOGGER.warning,
-        lock: storage.OutputLock | None = None,
+        lock: OutputLock | None = None,
         picture_sec: float = PICTURE_SEC,
     ):
         self.is_of_job = False  # a build holds the pool, which is not replaced when it was stopped
@@ -294,7 +295,7 @@ def _lost(name: str, packed: bytes, death: _Death, blame: _Blame, deaths: int) -
 class _Worker:
     """Process that does tasks in turn, as seen by its parent process."""
 
-    def __init__(self, turns_fd: int, lock: storage.OutputLock | None):
+    def __init__(self, turns_fd: int, lock: OutputLock | None):
         size_bytes = 8 * WIDTH
         memory_fd = storage.shared_memory(size_bytes)
         self.noted = memoryview(mmap.mmap(memory_fd, size_bytes)).cast("q")

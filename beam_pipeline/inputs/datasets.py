@@ -66,7 +66,7 @@ def open_inputs(options: BuildOptions) -> BuildOptions:
     options = options.with_sources(_with_layouts(options))
     check_inputs_apart(options.sources)
     found = [
-        (source, load_manifest(source.input, "input", complete=True))
+        (source, load_manifest(source.input, "input", complete=True, adopted=False))
         for source in options.sources
         if source.layout == DATASET
     ]

@@ -10,8 +10,6 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-import pyarrow as pa
-
 from beam_pipeline.images.read import RECORD
 from beam_pipeline.inputs import folders, labels
 from beam_pipeline.inputs.annotations import file_error
@@ -370,7 +368,7 @@ _INDEX_COLUMNS = ("key", "offset", "num_bytes", "source_bytes", "class_name")
 
 def shards_to_list(source: CopiedInput) -> Iterator[tuple[str, str | None, Shard]]:
     """Yields (path, split that its records keep, entry of the manifest) of each shard."""
-    manifest = load_manifest(source.input, "input")
+    manifest = load_manifest(source.input, "input", adopted=False)
     if source.fingerprint and manifest.fingerprint != source.fingerprint:
         problem = "which was replaced while this build read it"
         raise wrong_input(source.input, problem, remedy="run the same command again")
@@ -388,9 +386,8 @@ def list_records(
     index is missing, or the index or the shard does not match the manifest.
     """
     has, wanted = labels
-    schema = index_schema({}, has)
     names = _INDEX_COLUMNS[:-1] if wanted == NONE else _INDEX_COLUMNS
-    schema = pa.schema([schema.field(name) for name in names])
+    schema = index_schema({}, has, names)
     table = read_shard_index(storage.parent_of(path), entry, schema, "input")
     found = [table[name].to_pylist() for name in names]
     if wanted == NONE:

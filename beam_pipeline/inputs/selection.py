@@ -55,7 +55,7 @@ def read_keys(path: str) -> list[str]:
     """Returns the sorted keys in a text file with a key on each line, or of a dataset."""
     try:
         if storage.exists(storage.join(path, MANIFEST_NAME)):
-            manifest = load_manifest(path, "exclude")
+            manifest = load_manifest(path, "exclude", adopted=False)
             index = read_index(path, manifest, columns=["key"], argument="exclude")
             keys = index["key"].to_pylist()
         else:

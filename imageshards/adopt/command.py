@@ -7,7 +7,7 @@ import contextlib
 import functools
 import re
 import shlex
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from imageshards import storage
@@ -17,6 +17,7 @@ from imageshards.bounds import MAX_JSON_BYTES
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import add_options
+from imageshards.commands.output_folder import check_no_links
 from imageshards.errors import Arg, UserError
 from imageshards.manifest import (
     INDEX_NAME,
@@ -29,7 +30,6 @@ from imageshards.manifest import (
     outside_folders,
     publish_manifest,
 )
-from imageshards.output_folder import check_no_links
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError
 from imageshards.typed import convert, decode_object
@@ -88,10 +88,11 @@ def adopt(
         UserError: The files, features or labels are not usable for training.
     """
     output = output or directory
+    # A wrong output must fail before all files are read, which may take hours.
+    storage.check_bucket(output, "output" if output != directory else "DIR")
     check_no_links("output", output, INDEX_NAME)
     try:
-        before = _adopted_before(output)
-        known = _index_files(before)
+        known = _index_before(output) or {}
         manifest, indexes = describe(directory, output, options or AdoptOptions(), known)
         storage.delete_unfinished(output, MANIFEST_NAME, INDEX_NAME)
         try:
@@ -101,7 +102,7 @@ def adopt(
             _delete_index(output, known)
             raise
         # The dataset before is whole until the new manifest replaces the old one.
-        manifest = publish_manifest(output, manifest, replaces=_adopted_before(output) is not None)
+        manifest = publish_manifest(output, manifest, replaces=_index_before(output) is not None)
         _delete_index(output, indexes)
         return manifest
     except RecordError as e:
@@ -121,15 +122,21 @@ def adopt(
         ) from e
 
 
-def _adopted_before(output: str) -> dict[str, Any] | None:
-    """Returns the manifest that is replaced, None without one; refuses the manifest of a build."""
+def _index_before(output: str) -> dict[str, str] | None:
+    """Returns the index files, with their SHA-256, of the dataset that is replaced.
+
+    None means that there is no dataset. The dataset of a build is refused.
+    """
+    found: dict[str, Any] = {}
+    files: dict[str, str] = {}
     try:
-        data = storage.read(storage.join(output, MANIFEST_NAME), MAX_JSON_BYTES + 1)
-        found = decode_object(data)
+        with contextlib.suppress(ValueError):  # A damaged manifest names no files.
+            data = storage.read(storage.join(output, MANIFEST_NAME), MAX_JSON_BYTES + 1)
+            found = decode_object(data)
+            shards = convert(found, Manifest).shards()
+            files = {shard.index.file: shard.index.sha256 for _, shard in shards}
     except FileNotFoundError:
         return None
-    except ValueError:  # A file that is not JSON may come from a build.
-        found = {}
     if "adopted" not in found:
         raise UserError(
             argument="DIR",
@@ -138,15 +145,7 @@ def _adopted_before(output: str) -> dict[str, Any] | None:
             remedy="give another folder by " + Arg("output") + ", or delete the file if it is "
             "damaged",
         )
-    return found
-
-
-def _index_files(manifest: Mapping[str, Any] | None) -> dict[str, str]:
-    """Returns the index files of a dataset with their SHA-256; none of a damaged manifest."""
-    with contextlib.suppress(ValueError):
-        shards = convert(manifest, Manifest).shards()
-        return {shard.index.file: shard.index.sha256 for _, shard in shards}
-    return {}
+    return files
 
 
 def _delete_index(output: str, kept: Container[str]) -> None:
@@ -165,10 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = vars(make_parser().parse_args(argv))
         directory = args.pop("directory")
         output = args.pop("output") or directory
-        options = AdoptOptions(**args)
-        # A wrong output must fail before all files are read, which may take hours.
-        storage.check_bucket(output, "output" if output != directory else "DIR")
-        manifest = adopt(directory, output, options)
+        manifest = adopt(directory, output, AdoptOptions(**args))
         splits = ", ".join(
             f"{name} {counted(split.num_records, 'record')}"
             for name, split in manifest.splits.items()

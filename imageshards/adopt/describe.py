@@ -41,10 +41,10 @@ from imageshards.manifest import (
     SEVERAL,
     SPLIT_NAME,
     TRAIN_NAMES,
-    Adopted,
     FeatureSpec,
     Image,
     Manifest,
+    Roles,
     Shard,
     Source,
     Split,
@@ -105,16 +105,19 @@ def describe(
     except ValueError as e:
         received = f"{directory!r}, whose manifest.json would be invalid: {e}"
         raise UserError(argument="DIR", received=received) from e
+    _check_outside(outside_folders(manifest))
+    return manifest, indexes
+
+
+def _check_outside(folders: Sequence[str]) -> None:
     # `--records_root` of the commands that read the dataset takes a single folder.
-    outside = outside_folders(manifest)
-    if outside and not common_root(outside):
+    if folders and not common_root(folders):
         raise UserError(
             argument="split",
-            received=f"files in {outside[0]!r} and in {outside[-1]!r}",
+            received=f"files in {folders[0]!r} and in {folders[-1]!r}",
             expected="all of them below one folder, or in one bucket",
             remedy="adopt them one by one",
         )
-    return manifest, indexes
 
 
 def _splits_of(
@@ -139,7 +142,7 @@ def _roles_in(
     options: AdoptOptions,
     tfds: TfdsFolder | None,
     splits: dict[str, list[str]],
-) -> Adopted:
+) -> Roles:
     """Finds the features of the records, and leaves out the splits that lack the labels."""
     firsts = _first_examples(directory, splits)
     # The training split decides, because a test split may lack labels.
@@ -211,7 +214,7 @@ def _check_lengths(tfds: TfdsFolder, files: Mapping[str, ScannedFile]) -> None:
             )
 
 
-def _check_forms(directory: str, features: Mapping[str, FeatureSpec], roles: Adopted) -> None:
+def _check_forms(directory: str, features: Mapping[str, FeatureSpec], roles: Roles) -> None:
     """Refuses pictures and labels whose type or number of values varies."""
     for name in (roles.image, *roles.label_features):
         if name not in features or features[name].shape is None:
@@ -229,7 +232,7 @@ def _name_labels(
     tfds: TfdsFolder | None,
     files: Mapping[str, ScannedFile],
     features: Mapping[str, FeatureSpec],
-    roles: Adopted,
+    roles: Roles,
 ) -> tuple[str, Sequence[str]]:
     """Names the classes in the rows; returns the labels per record, and all class names."""
     if roles.label:

@@ -21,11 +21,11 @@ from imageshards.adopt.scan import ScannedFile
 from imageshards.bounds import MAX_CLASSES
 from imageshards.commands.command_line import names_or_file
 from imageshards.commands.options import Option, check_options
-from imageshards.errors import Arg, Phrase, UserError
+from imageshards.errors import Arg, UserError
 from imageshards.example import Dtype, Values, dtype_of
 from imageshards.images.options import ImageOptions, parse_limit
 from imageshards.jpeg import MAX_PIXELS
-from imageshards.manifest import NONE, ONE, SEVERAL, Adopted, FeatureSpec
+from imageshards.manifest import NONE, ONE, SEVERAL, FeatureSpec, Roles
 from imageshards.text import class_sort_key, counted
 
 # The first bytes of the formats that the trainer decodes (`imageshards.jpeg.FORMATS`).
@@ -149,7 +149,7 @@ def features_of(
 
 def find_roles(
     directory: str, options: AdoptOptions, tfds: TfdsFolder | None, example: Mapping[str, Values]
-) -> Adopted:
+) -> Roles:
     """Finds the features of an adopted dataset.
 
     `--feature_map` comes first, then the description of TFDS, then usual names. The last two must
@@ -168,11 +168,11 @@ def find_roles(
         found = next((name for name in names if name in texts), None)
         if found is None and (needed or mapped):
             known = f"one string in each record: {', '.join(sorted(texts)) or 'none'}"
-            raise _missing(directory, role, mapped, Phrase((known,)))
+            raise _missing(directory, role, mapped, known)
         return found
 
     image = find("image", needed=True) or ""
-    roles = Adopted(image, None, find("filename"), None)
+    roles = Roles(image, None, find("filename"), None)
     if options.label == NONE:
         return roles
     label, hot = _find_label(directory, options, tfds, image, example)
@@ -181,7 +181,7 @@ def find_roles(
 
 
 def _missing(
-    directory: str, role: str, mapped: str | Sequence[str] | None, usable: Phrase
+    directory: str, role: str, mapped: str | Sequence[str] | None, usable: str
 ) -> UserError:
     """Returns the error for records without a feature for `role`, naming `usable` features."""
     expected = Arg("feature_map", f"{role}=FEATURE") + ", " + usable
@@ -225,7 +225,7 @@ def _find_label(
             return None, (vector,)
     usable = [name for name, (dtype, one) in forms.items() if one and dtype != "float32"]
     known = ", ".join(sorted(usable)) or "there is none"
-    expected = Phrase((f"one class id or name in each record ({known})",))
+    expected = f"one class id or name in each record ({known})"
     if len(bits := sorted(name for name in forms if example[name] in ([0], [1]))) > 1:
         pairs = ",".join(f"label={name}" for name in bits)
         expected = expected + ", or " + Arg("feature_map", pairs) + " for columns of 0 and 1"

@@ -27,7 +27,6 @@ from imageshards.manifest import (
     is_plain,
     tfds_labels_name,
 )
-from imageshards.splits import split_of
 from imageshards.tfrecord import FILE_NAME, HEADER_BYTES, is_header
 from imageshards.typed import decode_object
 
@@ -41,6 +40,7 @@ _REMEDIES = {
 }
 # Text before the number, number, total, rest of the file name.
 _PART = re.compile(r"(.*)-(\d+)-of-(\d+)([^/]*)$")
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 
 
 def find_splits(directory: str, given: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
@@ -171,6 +171,31 @@ def folder_from(output: str, path: str) -> str:
     if folder.rstrip("/") == output:
         return ""
     return folder.removeprefix(f"{output}/")
+
+
+def split_of(path: str) -> str | None:
+    """Returns the split that a path below an input says; None without one.
+
+    A word of the file's own name comes first, then a folder with the name of a split, then a word
+    in the name of a folder.
+
+    >>> [split_of(path) for path in ("test/val-1.tfrec", "train/part1/a.tfrec", "seg_Test/a")]
+    ['val', 'train', 'test']
+
+    Raises:
+        ValueError: The names that decide say two splits.
+    """
+    *folders, name = path.split("/")
+    named = [folder for folder in folders if folder.lower() in SPLIT_NAMES]
+    return _split_in([name]) or _split_in(named) or _split_in(folders)
+
+
+def _split_in(names: Iterable[str]) -> str | None:
+    words = (word.lower() for name in names for word in _WORD.findall(name))
+    found = [*dict.fromkeys(word for word in words if word in SPLIT_NAMES)]
+    if len(found) > 1:
+        raise ValueError(f"says {found[0]} and {found[1]}")
+    return found[0] if found else None
 
 
 def check_plain(paths: Sequence[str]) -> None:

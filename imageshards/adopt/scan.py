@@ -18,7 +18,7 @@ from imageshards.manifest import (
     LABEL_FEATURE,
     LABELS_FEATURE,
     SHA256_FEATURE,
-    Adopted,
+    Roles,
 )
 from imageshards.progress import with_progress
 from imageshards.text import counted
@@ -50,7 +50,7 @@ class ScannedFile:
 
 
 def scan_files(
-    paths: Sequence[str], roles: Adopted, max_pixels: int = MAX_PIXELS
+    paths: Sequence[str], roles: Roles, max_pixels: int = MAX_PIXELS
 ) -> dict[str, ScannedFile]:
     """Reads whole files, and the header of each picture.
 
@@ -65,7 +65,7 @@ def scan_files(
     return dict(zip(paths, with_progress(files, len(paths), "files", "reading"), strict=True))
 
 
-def _scan(path: str, roles: Adopted, max_pixels: int) -> ScannedFile:
+def _scan(path: str, roles: Roles, max_pixels: int) -> ScannedFile:
     file, digest = ScannedFile(), hashlib.sha256()
     for record in read_records(path):
         # A file with right checksums consists of its frames alone, so they give the file's hash.
@@ -146,7 +146,7 @@ def _header_of(picture: bytes, max_pixels: int) -> tuple[str, tuple[int, int]]:
     return ("", (0, 0)) if has_palette or is_opaque_animation else (found, opened.size)
 
 
-def _row_of(features: Mapping[str, Values], roles: Adopted, picture: bytes) -> dict[str, Values]:
+def _row_of(features: Mapping[str, Values], roles: Roles, picture: bytes) -> dict[str, Values]:
     """Returns the index row of a record, with a build's feature names; raises `ValueError`."""
     row: dict[str, Values] = {
         FILENAME_FEATURE: [_text_in(features, roles.filename).encode()],

@@ -136,10 +136,7 @@ def open_dataset(
     """Returns the absolute place and the manifest of a dataset, given `dataset_parser`'s flags."""
     directory = storage.absolute_place("DIR", directory)
     storage.check_bucket(directory, "DIR")
-    manifest = load_manifest(
-        directory, "DIR", complete=True, adopted=True, records_root=records_root
-    )
-    return directory, manifest
+    return directory, load_manifest(directory, "DIR", complete=True, records_root=records_root)
 
 
 def run(

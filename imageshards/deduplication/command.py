@@ -14,11 +14,12 @@ from imageshards import storage
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import Option, check_number
-from imageshards.errors import UserError, names_arguments
+from imageshards.commands.output_folder import check_no_links, check_page_folder
+from imageshards.errors import UserError
 from imageshards.example import decode_record
 from imageshards.manifest import DUPLICATES_NAME, PAGE_NAME, Manifest, shard_path, to_json
-from imageshards.output_folder import check_no_links, check_page_folder
 from imageshards.page import number, render, share, thumbnail
+from imageshards.progress import ProgressLine
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError, read_record
 
@@ -71,9 +72,8 @@ def make_parser() -> Parser:
     return parser
 
 
-@names_arguments(DIR="data")
 def duplicates(
-    data: str | os.PathLike[str],
+    path: str | os.PathLike[str],
     *,
     distance: int = DEFAULT_DISTANCE,
     output: str | os.PathLike[str] | None = None,
@@ -88,7 +88,7 @@ def duplicates(
         leaks = [pair for pair in found["pairs"] if pair["kept"]["split"] != pair["other"]["split"]]
 
     Args:
-        data: The dataset, local or in a store.
+        path: The dataset, local or in a store.
         distance: The most bits of 64 in which the difference hashes of near duplicates differ.
         output: The folder for the page and its files; None for `duplicates/` in the dataset.
         workers: The number of processes that decode; None for one per core.
@@ -98,36 +98,19 @@ def duplicates(
         The content of duplicates.json: counts, and each image that should go with its twin.
 
     Raises:
-        UserError: `data` is not a dataset with an index, an argument has a wrong value, or the
-            output cannot be written.
+        UserError: `path` has no index, an argument is wrong, or the output cannot be written.
     """
     from imageshards.deduplication.search import find_twins
-    from imageshards.progress import ProgressLine
 
-    check_number("distance", distance, int, Option(""))
-    if not 0 <= distance <= MAX_DISTANCE:
-        raise UserError(
-            argument="distance",
-            received=f"{distance}",
-            expected=f"0 to {MAX_DISTANCE}",
-            remedy="pictures that differ in more bits have little in common",
-        )
-    if workers is not None:
-        check_number("workers", workers, int, Option("", least=1))
-    directory, manifest = command_line.open_dataset(data, records_root)
+    _check_numbers(distance, workers)
+    directory, manifest = command_line.open_dataset(path, records_root)
     folder = output_folder(directory, output)
     if output is None:  # A folder that the user names may be a link.
         check_no_links("DIR", directory, DUPLICATES_NAME)
-    check_page_folder("output", folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME)
-    exclude = storage.join(folder, EXCLUDE_NAME)
-    probe = storage.join(folder, ".probe")
-    with _output_errors(folder):
-        # Hashing takes minutes, so a folder that cannot be written must fail before.
-        storage.write(probe, b"")
-        storage.delete([probe])
-        storage.delete_unfinished(folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME, ".probe")
+    _prepare(folder)
     twins, undecodable = find_twins(directory, manifest, distance, workers)
     found = summary(manifest, distance, twins, undecodable)
+    exclude = storage.join(folder, EXCLUDE_NAME)
     with ProgressLine(lambda: "drawing the page"):
         page = page_of(directory, manifest, twins, found, exclude)
     keys = "".join(f"{key}\n" for key in keys_to_remove(found))
@@ -139,6 +122,29 @@ def duplicates(
         storage.write(exclude, keys.encode()) if keys else storage.delete([exclude])
         storage.write(storage.join(folder, JSON_NAME), to_json(found).encode())
     return found
+
+
+def _check_numbers(distance: int, workers: int | None) -> None:
+    check_number("distance", distance, int, Option(""))
+    if not 0 <= distance <= MAX_DISTANCE:
+        raise UserError(
+            argument="distance",
+            received=f"{distance}",
+            expected=f"0 to {MAX_DISTANCE}",
+            remedy="pictures that differ in more bits have little in common",
+        )
+    if workers is not None:
+        check_number("workers", workers, int, Option("", least=1))
+
+
+def _prepare(folder: str) -> None:
+    """Checks that the page and its files can be written, as hashing takes minutes."""
+    check_page_folder("output", folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME)
+    probe = storage.join(folder, ".probe")
+    with _output_errors(folder):
+        storage.write(probe, b"")
+        storage.delete([probe])
+        storage.delete_unfinished(folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME, ".probe")
 
 
 def output_folder(directory: str, output: str | os.PathLike[str] | None) -> str:
@@ -286,7 +292,7 @@ def _with_pictures(
     twins: Sequence[Twin], directory: str, manifest: Manifest
 ) -> list[tuple[Twin, Image.Image | None, Image.Image | None]]:
     """Returns each twin with the pictures of the image that stays and of the image that goes."""
-    image = manifest.roles.image or ""
+    image = manifest.roles.image
 
     def picture(row: Mapping[str, Any]) -> Image.Image | None:
         try:

@@ -71,7 +71,7 @@ def find_twins(
     shards = [entry for _, entry in manifest.shards()]
     of_originals = list(_hashes_of_originals(directory, manifest))
     hash_shard = functools.partial(
-        _hash_shard, directory, manifest.roles.image or "", manifest.make_again
+        _hash_shard, directory, manifest.roles.image, manifest.make_again
     )
     hashed = storage.map_in_processes(hash_shard, shards, workers)
     of_pictures = list(with_progress(hashed, len(shards), "shards", "hashing pictures"))
@@ -205,8 +205,7 @@ def _hashes_of_originals(directory: str, manifest: Manifest) -> Iterator[np.ndar
 
 
 def _rows(directory: str, manifest: Manifest, entry: Shard, columns: list[str]) -> pa.Table:
-    schema = index_schema({}, manifest.label)
-    wanted = pa.schema([schema.field(name) for name in columns if name in schema.names])
+    wanted = index_schema({}, manifest.label, columns)
     table = read_shard_index(directory, entry, wanted, "DIR", manifest.make_again)
     return table.combine_chunks()
 

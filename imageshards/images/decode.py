@@ -21,6 +21,7 @@ from PIL import Image, ImageChops, ImageCms, JpegImagePlugin
 from PIL.ImageCms import ImageCmsTransform
 
 from imageshards.errors import ImageError, install_advice
+from imageshards.images.geometry import ORIENTATION_TAG, exif_orientation, known_orientation
 from imageshards.images.options import ImageOptions
 from imageshards.jpeg import (
     DECODE_ERRORS,
@@ -91,8 +92,6 @@ _SPACES = {
 # A profile that changes colours by at most this many levels counts as sRGB. The sRGB profiles of
 # four makers change 0 or 1, and the most similar profile of a different space changes 9.
 _ROUNDING = 2
-
-ORIENTATION_TAG = 0x0112  # of EXIF
 
 # Each scan of a progressive JPEG visits every coefficient, so a few kB with many scans could take
 # hours to decode. Encoders write about 10.
@@ -282,7 +281,7 @@ def _open_other(data: bytes, options: ImageOptions) -> Source:
     if ";16" in str(image.mode) or any(";16" in str(tile.args) for tile in image.tile):
         notes.append("sixteen_bit")
     tiff = image.format == "TIFF"
-    orientation = _known_orientation(image.tag_v2.get(ORIENTATION_TAG)) if tiff else 1
+    orientation = known_orientation(image.tag_v2.get(ORIENTATION_TAG)) if tiff else 1
     image.load()
     if profile:
         image.info["icc_profile"] = profile
@@ -295,34 +294,6 @@ def _open_other(data: bytes, options: ImageOptions) -> Source:
         if is_animated(image):
             notes.append("animated")
     return Source(image, image.format, orientation, tiff, notes)
-
-
-def _known_orientation(orientation: object) -> int:
-    """Returns a valid orientation, else 1, which means as stored."""
-    return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
-
-
-def exif_orientation(exif: bytes) -> int:
-    """Returns the orientation in an EXIF block, 1..8; 1 if it is missing or invalid.
-
-    Pillow's reader would parse every tag, which takes longer and warns about the mistakes of
-    cameras. The layout is TIFF 6.0, section 2, with the tag 0x0112 of Exif 2.32.
-    """
-    start = 6 if exif.startswith(b"Exif\0\0") else 0
-    order = {b"II": "<", b"MM": ">"}.get(exif[start : start + 2])
-    if order is None:
-        return 1
-    try:
-        directory = start + struct.unpack_from(order + "L", exif, start + 4)[0]
-        count = struct.unpack_from(order + "H", exif, directory)[0]
-        for entry in range(directory + 2, directory + 2 + 12 * count, 12):
-            tag, kind = struct.unpack_from(order + "HH", exif, entry)
-            if tag == ORIENTATION_TAG:
-                value = {1: "B", 3: "H", 4: "L"}.get(kind, "H")
-                return _known_orientation(struct.unpack_from(order + value, exif, entry + 8)[0])
-    except struct.error:
-        pass
-    return 1
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""The names of a dataset, and the structs of `manifest.json`, checked when they are decoded.
+"""The structs of `manifest.json`, checked when they are decoded.
 
 `format_version` fixes the keys; a later release may add keys, which this release ignores. A
 manifest may come from a stranger, so each struct checks that its file names stay in the folder of
@@ -11,83 +11,32 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from imageshards import bounds, storage
-from imageshards.errors import UserError
 from imageshards.example import Dtype
+from imageshards.manifest.names import (
+    ADOPT_AGAIN,
+    BUILD_AGAIN,
+    CLASS_FEATURE,
+    DATASET_FOLDERS,
+    FILENAME_FEATURE,
+    FRAME_BYTES,
+    IMAGE_FEATURE,
+    INDEX_NAME,
+    LABEL_FEATURE,
+    LABELS_FEATURE,
+    NONE,
+    ONE,
+    SEVERAL,
+    SHA256_FEATURE,
+    SPLIT_NAME,
+)
 from imageshards.typed import Whole
-
-# Files and folders of a dataset.
-MANIFEST_NAME = "manifest.json"
-TRANSFORM_NAME = "transform"
-QUARANTINE_NAME = "quarantine"
-REJECTS_NAME = "rejects.jsonl"
-REPORT_NAME = "report"
-INDEX_NAME = "index"
-CROISSANT_NAME = "croissant.json"
-TFDS_FEATURES_NAME = "features.json"
-TFDS_INFO_NAME = "dataset_info.json"
-DUPLICATES_NAME = "duplicates"
-PAGE_NAME = "index.html"  # in the folder of the report
-# Only an unfinished build has this folder in its output.
-STAGING_NAME = ".staging"
-LOCK_NAME = "lock"  # in the staging folder; the job that writes the output holds it
-REPLACED_NAME = "replaced"  # in the staging folder; the dataset that a build replaces
-
-# A user who asks for one name of a line accepts any name of that line. `test` is no name for
-# validation: a test split measures a model that was chosen without the test split.
-TRAIN_NAMES = ("train", "training")
-VALIDATION_NAMES = ("validation", "val", "valid")
-# Folders and files with these names hold a split.
-SPLIT_NAMES = {
-    *TRAIN_NAMES, *VALIDATION_NAMES, "dev", "eval", "evaluation", "test", "testing",
-}  # fmt: skip
-
-# The name of a split becomes part of file names.
-SPLIT_NAME = re.compile(r"[A-Za-z0-9_]{1,100}")
-SHARD_NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.tfrecord")
-"""Split, number of the shard, number of shards."""
-
-IMAGE_FEATURE = "image/encoded"
-LABEL_FEATURE = "image/class/label"
-LABELS_FEATURE = "image/class/labels"
-CLASS_FEATURE = "image/class/text"
-FILENAME_FEATURE = "image/filename"
-SHA256_FEATURE = "image/key/sha256"
-
-
-def tfds_labels_name(feature: str) -> str:
-    """Returns the name of the file in which TFDS keeps the class names of a feature."""
-    return f"{feature.replace('/', '.')}.labels.txt"
-
-
-# A dataset consists of these folders and files, of its manifest, and of shards (`SHARD_NAME`). A
-# build with --overwrite removes all of them that it does not write again.
-DATASET_FOLDERS = (INDEX_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
-COMPANION_NAMES = (
-    CROISSANT_NAME, TFDS_FEATURES_NAME, TFDS_INFO_NAME,
-    tfds_labels_name(LABEL_FEATURE), tfds_labels_name(LABELS_FEATURE),
-)  # fmt: skip
-
-# The number of labels per image, which `build --label` sets.
-ONE, NONE, SEVERAL = "one", "none", "several"
-
-# Columns with this prefix hold an entry for each box: its class, and its four sides from 0 to 1.
-OBJECT_PREFIX = "image/object/"
-BOX_CLASS_FEATURE = f"{OBJECT_PREFIX}class/text"
-BOX_LABEL_FEATURE = f"{OBJECT_PREFIX}class/label"
-BOX_FEATURES = tuple(f"{OBJECT_PREFIX}bbox/{side}" for side in ("xmin", "xmax", "ymin", "ymax"))
-
-# Remedies for a damaged dataset.
-BUILD_AGAIN = "build the dataset again by imageshards build --overwrite"
-ADOPT_AGAIN = "describe the TFRecords again by imageshards adopt"
-
-FRAME_BYTES = 16  # The framing of a record, which is all of an empty record.
 
 # A shard with a name of this kind would replace a file of the dataset.
 _NOT_SHARDS_SUFFIXES = (".json", ".txt")
@@ -165,11 +114,7 @@ class Split(Struct, frozen=True):
     """The shards of a split, in order, and the number of their records."""
 
     num_records: Whole
-    shards: list[Shard]
-
-    def __post_init__(self) -> None:
-        if len(self.shards) > bounds.MAX_SHARDS:
-            raise ValueError(f"it has {len(self.shards)} shards, more than {bounds.MAX_SHARDS}")
+    shards: Annotated[list[Shard], Meta(max_length=bounds.MAX_SHARDS)]
 
 
 class FeatureSpec(Struct, frozen=True):
@@ -257,22 +202,19 @@ class Input(Struct, frozen=True):
 
 
 class Roles(Struct, frozen=True, omit_defaults=True):
-    """The features of a record that hold its picture, label, file name and class name."""
+    """The roles of features in a record.
+
+    Attributes:
+        image, label, filename, text: The features that hold the picture, the label, the file name
+            and the class name; None without one.
+        hot: Features that hold a 0 or 1 for each class, in place of `label`.
+        labels: The number of labels of an adopted record.
+    """
 
     image: str
     label: str | None
     filename: str | None
     text: str | None
-
-
-class Adopted(Roles, frozen=True):
-    """The roles of features in records that no build wrote.
-
-    Attributes:
-        hot: Features that hold a 0 or 1 for each class, in place of `label`.
-        labels: The number of labels of a record.
-    """
-
     hot: tuple[str, ...] = ()
     labels: Literal["one", "none", "several"] | None = None
 
@@ -326,7 +268,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     versions: dict[str, Any] = {}
     warnings: list[str] = []
     copies: Counts = {}
-    adopted: Adopted | None = None
+    adopted: Roles | None = None
     files: dict[str, File] = {}
     digest: str = ""
 
@@ -380,7 +322,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
     @property
     def roles(self) -> Roles:
-        """The features that hold the picture, the label, the file name and the class name."""
+        """The features that hold the picture, the labels, the file name and the class name."""
         if self.adopted:
             return self.adopted
         label = {ONE: LABEL_FEATURE, SEVERAL: LABELS_FEATURE}.get(self.label)
@@ -391,51 +333,6 @@ class Manifest(Struct, frozen=True, kw_only=True):
     def make_again(self) -> str:
         """The remedy for files that differ from the manifest and cannot be copied again."""
         return ADOPT_AGAIN if self.adopted else BUILD_AGAIN
-
-    @property
-    def hot_features(self) -> tuple[str, ...]:
-        """The features of adopted records that hold a 0 or 1 for each class; () for ids."""
-        return self.adopted.hot if self.adopted else ()
-
-
-class Column(Struct, frozen=True):
-    """An extra column that `--columns` declared."""
-
-    scale: str = "none"
-
-
-class ListingOptions(Struct, frozen=True):
-    """The options of an input that later commands read."""
-
-    group_column: str | None = None
-    label_regex: str | None = None
-    columns: list[Column] | None = None
-
-
-class PlanOptions(Struct, frozen=True):
-    """The options of the split that later commands read."""
-
-    splits: dict[str, Number] | None = None
-    salt: str | None = None
-
-
-class Origin(Struct, frozen=True):
-    """The options of a build that a later build reads from `Manifest.options`."""
-
-    input: ListingOptions = ListingOptions()
-    more_inputs: list[ListingOptions] = []
-    plan: PlanOptions = PlanOptions()
-    columns_as_given: bool = False
-
-    @property
-    def groups(self) -> dict[str, str]:
-        """The option that gave groups to the images, with its value; {} if none did."""
-        for listing in (self.input, *self.more_inputs):
-            if listing.group_column:
-                return {"group_column": listing.group_column}
-            if "(?P<group>" in (listing.label_regex or ""):
-                return {"label_regex": str(listing.label_regex)}
-        return {}
 
 
 # The features of every record with one label, whatever its extra columns.
@@ -476,21 +373,6 @@ def shard_path(directory: str, name: str) -> str:
 def is_outside(folder: str) -> bool:
     """Returns whether the folder of a shard is not below the dataset's own folder."""
     return folder.startswith("/") or not storage.is_local(folder)
-
-
-def find_split(name: str, splits: Collection[str], argument: str) -> str:
-    """Returns the split of this name, or of a name that means the same (`val`, `validation`).
-
-    Raises:
-        UserError: No split has the name; the error names `argument`.
-    """
-    names = next((names for names in (TRAIN_NAMES, VALIDATION_NAMES) if name in names), ())
-    known = (one for one in (name, *names) if isinstance(one, str) and one in splits)
-    found = next(known, None)
-    if found is None:
-        expected = f"one of {', '.join(splits) or 'none'}"
-        raise UserError(argument=argument, received=repr(name), expected=expected)
-    return found
 
 
 def fingerprint_of(manifest: Manifest) -> str:

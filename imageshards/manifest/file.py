@@ -15,7 +15,8 @@ import msgspec
 from imageshards import storage, tfrecord
 from imageshards.bounds import MAX_JSON_BYTES, MAX_LINE_BYTES
 from imageshards.errors import Arg, DamagedManifestError, LeaseLostError, UserError
-from imageshards.manifest.content import (
+from imageshards.manifest.content import Manifest, Number, is_outside, record_features
+from imageshards.manifest.names import (
     ADOPT_AGAIN,
     BUILD_AGAIN,
     MANIFEST_NAME,
@@ -23,10 +24,6 @@ from imageshards.manifest.content import (
     REJECTS_NAME,
     REPLACED_NAME,
     STAGING_NAME,
-    Manifest,
-    Origin,
-    is_outside,
-    record_features,
 )
 from imageshards.typed import convert, decode, decode_object
 
@@ -64,19 +61,59 @@ class Reject(msgspec.Struct, frozen=True):
         return self.stage == "read" or self.reason == "decoder_crashed"
 
 
+class Column(msgspec.Struct, frozen=True):
+    """An extra column that `--columns` declared."""
+
+    scale: str = "none"
+
+
+class ListingOptions(msgspec.Struct, frozen=True):
+    """The options of an input that later commands read."""
+
+    group_column: str | None = None
+    label_regex: str | None = None
+    columns: list[Column] | None = None
+
+
+class PlanOptions(msgspec.Struct, frozen=True):
+    """The options of the split that later commands read."""
+
+    splits: dict[str, Number] | None = None
+    salt: str | None = None
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """The options of a build that a later build reads from `Manifest.options`."""
+
+    input: ListingOptions = ListingOptions()
+    more_inputs: list[ListingOptions] = []
+    plan: PlanOptions = PlanOptions()
+    columns_as_given: bool = False
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """The option that gave groups to the images, with its value; {} if none did."""
+        for listing in (self.input, *self.more_inputs):
+            if listing.group_column:
+                return {"group_column": listing.group_column}
+            if "(?P<group>" in (listing.label_regex or ""):
+                return {"label_regex": str(listing.label_regex)}
+        return {}
+
+
 def load_manifest(
-    directory: str | os.PathLike[str],
-    argument: str = "directory",
+    path: str | os.PathLike[str],
+    argument: str = "path",
     *,
     complete: bool = False,
-    adopted: bool = False,
+    adopted: bool = True,
     records_root: str | os.PathLike[str] | None = None,
 ) -> Manifest:
-    """Reads and checks `directory/manifest.json`, which may come from a stranger.
+    """Reads and checks `path/manifest.json`, which may come from a stranger.
 
     Args:
-        directory: The dataset, on this machine or in a store.
-        argument: The name of the argument that received `directory`, for errors.
+        path: The dataset, on this machine or in a store.
+        argument: The name of the argument that received `path`, for errors.
         complete: Whether the manifest must describe all features and pictures of a build; readers
             of records need less.
         adopted: Whether the dataset may be one that `imageshards adopt` described.
@@ -88,7 +125,7 @@ def load_manifest(
         UserError: The manifest is missing, cannot be read, comes from a newer version, or names a
             place that is not allowed; or its store cannot be used.
     """
-    directory = storage.place(argument, directory)
+    directory = storage.place(argument, path)
     raw = _read(directory, argument)
     # The order of the checks gives the most helpful error: a manifest that was edited by hand has
     # the wrong digest, but the wrong key says more.
@@ -96,14 +133,7 @@ def load_manifest(
         manifest = convert(raw, Manifest)
         convert(manifest.options, Origin)
         if complete and not manifest.adopted:
-            for name, wanted in record_features(manifest.label).items():
-                found = manifest.features.get(name)
-                if found is None:
-                    raise ValueError(f"features.{name} is missing")
-                if found != wanted:
-                    raise ValueError(f"features.{name} is {found.dtype} of {found.form}")
-            if manifest.image.size is None:
-                raise ValueError("image.size is None; expected one side or two, in pixels")
+            _check_complete(manifest)
     except ValueError as e:
         raise _damaged(argument, directory, f"in whose {MANIFEST_NAME} {e}", raw) from e
     if manifest.adopted and not adopted:
@@ -119,6 +149,17 @@ def load_manifest(
         raise _damaged(argument, directory, wrong, raw, "the file as it was written")
     check_folders(argument, directory, manifest, records_root)
     return manifest
+
+
+def _check_complete(manifest: Manifest) -> None:
+    for name, wanted in record_features(manifest.label).items():
+        found = manifest.features.get(name)
+        if found is None:
+            raise ValueError(f"features.{name} is missing")
+        if found != wanted:
+            raise ValueError(f"features.{name} is {found.dtype} of {found.form}")
+    if manifest.image.size is None:
+        raise ValueError("image.size is None; expected one side or two, in pixels")
 
 
 def _read(directory: str, argument: str) -> dict[str, Any]:

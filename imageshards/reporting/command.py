@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from imageshards import storage
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
-from imageshards.errors import names_arguments
+from imageshards.commands.output_folder import check_no_links
 from imageshards.manifest import REPORT_NAME
-from imageshards.output_folder import check_no_links
+from imageshards.progress import ProgressLine
+from imageshards.reporting.page import write_report
 
 
 def make_parser() -> Parser:
@@ -34,14 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return command_line.run("imageshards report", body)
 
 
-@names_arguments(DIR="directory")
-def report(
-    directory: str | os.PathLike[str], records_root: str | os.PathLike[str] | None = None
-) -> str:
+def report(path: str | os.PathLike[str], records_root: str | os.PathLike[str] | None = None) -> str:
     """Writes the report of a dataset into its folder, like `imageshards report`.
 
     Args:
-        directory: The dataset, local or in a store.
+        path: The dataset, local or in a store.
         records_root: A place in which the manifest of an adopted dataset may name shards.
 
     Returns:
@@ -50,10 +48,7 @@ def report(
     Raises:
         UserError: There is no dataset, or the report cannot be written.
     """
-    from imageshards.progress import ProgressLine
-    from imageshards.reporting.page import write_report
-
-    directory, manifest = command_line.open_dataset(directory, records_root)
+    directory, manifest = command_line.open_dataset(path, records_root)
     check_no_links("DIR", directory, REPORT_NAME)
     storage.delete_unfinished(directory, REPORT_NAME)
     with ProgressLine(lambda: "drawing the report"):

@@ -183,7 +183,7 @@ def _thumbs(directory: str, manifest: Manifest, shard: Shard, count: int) -> Ite
     try:
         for record in _first_records(shard_path(directory, shard.name), count, mean_bytes):
             features = decode_example(record.payload)
-            encoded = (features.get(roles.image or "") or [b""])[0]
+            encoded = (features.get(roles.image) or [b""])[0]
             picture = thumbnail(encoded, THUMB_PX) if isinstance(encoded, bytes) else None
             if picture is not None:
                 key = _text(features, roles.filename)
@@ -196,7 +196,7 @@ def _thumbs(directory: str, manifest: Manifest, shard: Shard, count: int) -> Ite
 def _caption(features: Mapping[str, Values], manifest: Manifest, key: str) -> str:
     """Returns the names of a record's classes; without labels the name of its file."""
     roles, has = manifest.roles, manifest.label
-    if hot := manifest.hot_features:
+    if hot := manifest.roles.hot:
         values = [value for name in hot for value in features.get(name, ())]
         # Together the features hold a 0 or 1 for each class, in the order of the classes.
         found = zip(manifest.classes, values, strict=False)

@@ -133,7 +133,10 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def open_read(self, path: str, version: str = "") -> BinaryIO:
-        """Opens a buffered stream that can seek, in which all bytes are of one version."""
+        """Opens a buffered stream that can seek, in which all bytes are of one version.
+
+        A store's object is read in ranges of up to 8 MiB.
+        """
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
         """Returns a whole object, or at most its first `max_bytes`."""
@@ -148,18 +151,22 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def stat(self, path: str) -> Stat | None:
-        """Describes an object; None for a missing object or a folder."""
+        """Returns size, time and version of an object; None for a missing object or a folder."""
 
     @abc.abstractmethod
     def files_from(self, prefix: str) -> Iterator[Stat]:
         """Yields every object whose path begins with `prefix`, ordered by path."""
 
     def files_below(self, folder: str, follow_links: bool = False) -> Iterator[Stat]:
-        """Yields every object below a folder, ordered by path; a store has no links to folders."""
+        """Yields every object below a folder, ordered by path.
+
+        Only with `follow_links` may a file be outside of the folder, behind a link to another
+        folder. A store has no links to folders.
+        """
         return self.files_from(folder.rstrip("/") + "/")
 
     def is_folder(self, path: str) -> bool:
-        """Returns whether any object is below a path."""
+        """Returns whether a path is a folder: in a store, whether any object is below it."""
         return next(self.files_below(path), None) is not None
 
     def list_folder(self, folder: str) -> list[Stat]:
@@ -202,7 +209,11 @@ class Backend(abc.ABC):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     def link(self, source: str, target: str) -> None:
-        """Gives an object a second name, replacing the target; here by a copy."""
+        """Gives an object a second name on the same storage, replacing the target.
+
+        The second name is a hard link where the file system has links, else a copy. Methods replace
+        files and never change them, so the second name keeps its content.
+        """
         self.copy(source, target)
 
     def move(self, source: str, target: str) -> None:

@@ -26,15 +26,14 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 
 from imageshards.errors import StorageError
 from imageshards.storage.base import Stat, count
+from imageshards.storage.direct import DirectReader, needs_no_proxy
 from imageshards.storage.objects import (
     ANSWER_SEC,
     CONNECT_SEC,
     CONNECTIONS,
     HASTY_SEC,
-    DirectReader,
     ObjectStore,
     StoreFailure,
-    needs_no_proxy,
     split_uri,
 )
 

@@ -27,6 +27,7 @@ from imageshards.storage.base import (
     unfinished_path,
     write_whole,
 )
+from imageshards.storage.places import is_local
 
 _TEMPORARY = "imageshards-tmp-"
 # The suffix of an unfinished file, behind its final name.
@@ -129,10 +130,6 @@ class LocalBackend(Backend):
     def move(self, source: str, target: str) -> None:
         os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
         os.replace(source, target)
-
-    def upload(self, local_path: str, path: str, version: str | None = "") -> Stat:
-        self.copy(local_path, path)
-        return _stat(path, os.stat(path))
 
 
 def _move_new(source: str, target: str) -> bool:
@@ -293,7 +290,7 @@ def temporary_folder() -> Iterator[str]:
     for name in os.listdir(place):
         left = os.path.join(place, name)
         # A locked folder belongs to a process that still runs.
-        if name.startswith(_TEMPORARY) and (lock := _lock(left)) is not None:
+        if name.startswith(_TEMPORARY) and (lock := locked(left)) is not None:
             with contextlib.suppress(OSError):
                 if os.fstat(lock).st_uid == os.geteuid():
                     shutil.rmtree(left)
@@ -301,7 +298,7 @@ def temporary_folder() -> Iterator[str]:
     # The folder is locked before it gets the name by which processes find folders to delete.
     made = tempfile.mkdtemp(prefix=".imageshards-")
     folder = os.path.join(place, _TEMPORARY + uuid.uuid4().hex)
-    lock = _lock(made)
+    lock = locked(made)
     try:
         os.rename(made, folder)
         yield folder
@@ -311,11 +308,12 @@ def temporary_folder() -> Iterator[str]:
             os.close(lock)
 
 
-def _lock(folder: str) -> int | None:
-    """Locks a folder; returns its descriptor, or None if the folder is locked or cannot be."""
+def locked(path: str) -> int | None:
+    """Locks a file or folder; returns its descriptor, or None if it is locked or cannot be."""
     descriptor = None
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        # A FIFO of another user must not block the open.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         if descriptor is not None:
@@ -334,7 +332,7 @@ def delete_unfinished(folder: str, *names: str) -> None:
         *names: Globs of final file names to clean up after. A glob that matches a subfolder
             covers every file below it.
     """
-    if "://" in folder:
+    if not is_local(folder):
         return
     local = LocalBackend()
     found: list[Stat] = []

@@ -7,25 +7,20 @@ error that concerns the whole bucket becomes a `StorageError`, which ends the jo
 from __future__ import annotations
 
 import abc
-import collections
 import contextlib
 import errno
-import http.client
 import io
 import itertools
 import operator
 import os
 import re
-import ssl
 import threading
 import time
-import urllib.parse
-import urllib.request
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from imageshards.errors import StorageError
-from imageshards.storage.base import RANGE_BYTES, Backend, Stat, check_may_write, count, replaced
+from imageshards.storage.base import RANGE_BYTES, Backend, Stat, check_may_write, replaced
 
 # Enough connections for all threads of a client that read ahead and copy.
 CONNECTIONS = 128
@@ -36,12 +31,8 @@ ANSWER_SEC = 30.0
 HASTY_SEC = 5.0
 # A missing or refused object does not cause a probe of its bucket if it was probed this recently.
 _TRUST_SEC = 10.0
-_DIRECT_SEC = 20.0  # time-out of `DirectReader`
-_KEPT = 128  # its idle connections
 # A stream requests this much first, which is enough for the header of an archive's member.
 _FIRST_RANGE_BYTES = 64 << 10
-# The body of an error is read up to this size, so that its connection can be used again.
-_MAX_ERROR_BYTES = 64 << 10
 _BUCKET = re.compile(r"[a-z0-9]([\w.:-]*[a-z0-9])?", re.ASCII | re.IGNORECASE)
 _NOBODY = "nobody (no credentials were found)"
 
@@ -308,18 +299,11 @@ class ObjectStore(Backend):
             raise self._translated(path, error) from e
 
     def stat(self, path: str) -> Stat | None:
-        found = self._head(path)
+        found = self.described(path)
         return None if found is None else found[0]
 
-    def version_and_age(self, path: str) -> tuple[str, float] | None:
-        """Returns an object's version, and its age in s by the store's clock; None if missing."""
-        found = self._head(path)
-        if found is None:
-            return None
-        stat, now = found
-        return stat.version, max(0.0, now - stat.mtime_ns / 1e9)
-
-    def _head(self, path: str) -> tuple[Stat, float] | None:
+    def described(self, path: str) -> tuple[Stat, float] | None:
+        """Describes an object, and returns the store's time, as `head`; None if it is missing."""
         # A name that ends with a slash may exist as a mark of a folder.
         _, name = split_uri(path)
         if not name or name.endswith("/"):
@@ -372,90 +356,3 @@ class _ObjectReader(io.RawIOBase):
         buffer[: len(data)] = data
         self._position += len(data)
         return len(data)
-
-
-class DirectReader:
-    """Plain GETs of objects, over connections to one host that threads share.
-
-    They take a fraction of the processor time of the stores' libraries. Decoding and encoding an
-    image takes 2.5 to 4 ms. Reading the image takes another 1.6 to 2.2 ms with boto3's
-    `get_object`, 1.4 to 1.9 ms with google-cloud-storage, and 0.2 to 0.4 ms here. After any answer
-    but 200 and 404, a reset or a time-out, the caller asks again through the library, which handles
-    retries, back-off and errors.
-
-    `trusted` is a file or folder of trusted certificates; None trusts every server.
-    """
-
-    def __init__(self, base_url: str, trusted: str | None = None):
-        parts = urllib.parse.urlsplit(base_url)
-        self.base_url, self._host = base_url, parts.netloc
-        self._tls: ssl.SSLContext | None = None
-        if parts.scheme == "https" and trusted is None:
-            self._tls = ssl._create_unverified_context()
-        elif parts.scheme == "https":
-            folder = trusted if os.path.isdir(str(trusted)) else None
-            self._tls = ssl.create_default_context(
-                cafile=None if folder else trusted, capath=folder
-            )
-        self._idle: collections.deque[http.client.HTTPConnection] = collections.deque()
-
-    def get(self, target: str, headers: Mapping[str, str], max_bytes: int | None) -> bytes | None:
-        """Returns the body or its first `max_bytes`; None if the library should read instead.
-
-        Raises:
-            FileNotFoundError: The answer was 404.
-        """
-        # The most recently used connection is the least likely to have been closed by the host.
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            if self._tls is None:
-                connection = http.client.HTTPConnection(self._host, timeout=_DIRECT_SEC)
-            else:
-                connection = http.client.HTTPSConnection(
-                    self._host, timeout=_DIRECT_SEC, context=self._tls
-                )
-        count(requests=1)
-        try:
-            connection.request("GET", target, headers=headers)
-            response = connection.getresponse()
-            data = _body(response, max_bytes if response.status == 200 else _MAX_ERROR_BYTES)
-        except (OSError, http.client.HTTPException):
-            # This includes an idle connection that the host has closed meanwhile.
-            connection.close()
-            count(retries=1)
-            return None
-        # A response is closed once all of it is read; unread bytes would precede the next answer.
-        if response.isclosed() and len(self._idle) < _KEPT:
-            self._idle.append(connection)
-        else:
-            connection.close()
-        if response.status == 404:
-            raise FileNotFoundError(errno.ENOENT, "no such object", target)
-        if response.status != 200:
-            if response.status == 429 or response.status >= 500:
-                count(retries=1)
-            return None
-        count(bytes_read=len(data))
-        return data
-
-
-def _body(response: http.client.HTTPResponse, max_bytes: int | None) -> bytes:
-    """Returns the body, or its first `max_bytes`; raises `IncompleteRead` if it ends early."""
-    length = response.length  # None for an answer in chunks
-    if max_bytes is None or (length is not None and length <= max_bytes):
-        return response.read()
-    # Python checks the length of a whole body only.
-    data = response.read(max_bytes)
-    if length is not None and len(data) < max_bytes:
-        raise http.client.IncompleteRead(data, max_bytes - len(data))
-    return data
-
-
-def needs_no_proxy(url: str) -> bool:
-    """Returns whether a host is reached without a proxy; `DirectReader` cannot use proxies."""
-    parts = urllib.parse.urlsplit(url)
-    proxies = urllib.request.getproxies()
-    if parts.scheme not in proxies and "all" not in proxies:
-        return True
-    return bool(urllib.request.proxy_bypass(parts.hostname or ""))

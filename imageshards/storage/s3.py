@@ -22,15 +22,14 @@ from botocore.httpsession import get_cert_path
 
 from imageshards.errors import StorageError
 from imageshards.storage.base import Stat, count
+from imageshards.storage.direct import DirectReader, needs_no_proxy
 from imageshards.storage.objects import (
     ANSWER_SEC,
     CONNECT_SEC,
     CONNECTIONS,
     HASTY_SEC,
-    DirectReader,
     ObjectStore,
     StoreFailure,
-    needs_no_proxy,
     split_uri,
 )
 

@@ -9,7 +9,10 @@ import dataclasses
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from imageshards import storage
 from imageshards.errors import IndexDamageError
@@ -30,9 +33,6 @@ from imageshards.manifest import (
 )
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError, read_records, scan_file
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _MAX_PLACES = 5  # places that a problem names for a key
 
@@ -204,12 +204,7 @@ def unlisted_files(manifest: Manifest, directory: str) -> Iterator[Problem]:
 
 def index_problems(manifest: Manifest, directory: str) -> Iterator[Problem]:
     """Yields damaged files of `index/`, wrong numbers of classes, and keys of several records."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    schema = index_schema({}, manifest.label)
-    columns = [n for n in ("key", "class_name", "shard", "record") if n in schema.names]
-    schema = pa.schema([schema.field(name) for name in columns])
+    schema = index_schema({}, manifest.label, ("key", "class_name", "shard", "record"))
 
     def rows(shard: Shard) -> pa.Table | str:
         try:
@@ -227,7 +222,7 @@ def index_problems(manifest: Manifest, directory: str) -> Iterator[Problem]:
             continue
         tables.append(found)
         labels = []
-        if "class_name" in columns:
+        if "class_name" in schema.names:
             names = found["class_name"]
             labels = (pc.list_flatten(names) if pa.types.is_list(names.type) else names).to_pylist()
         held, said = Counter(labels), Counter(shard.classes)

@@ -9,17 +9,15 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from imageshards import storage
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
-from imageshards.errors import UserError, names_arguments
+from imageshards.errors import UserError
 from imageshards.manifest import BUILD_AGAIN, STAGING_NAME
+from imageshards.progress import text_table, with_progress
 from imageshards.text import counted, visible
-
-if TYPE_CHECKING:
-    from imageshards.verification.checks import Problem
+from imageshards.verification.checks import Problem, check_shard, dataset_problems
 
 # Check → what it looks at, in the order of the printed table.
 CHECKS = {
@@ -68,8 +66,6 @@ class Verdict:
 
     def __repr__(self) -> str:
         """Returns the table of checks, the problems and the notes, for a terminal."""
-        from imageshards.progress import text_table
-
         # A missing or damaged file may hide more problems of the same file.
         well = "ok where read" if {"files", "index"} & self.found.keys() else "ok"
         rows = [
@@ -89,9 +85,8 @@ class Verdict:
         return visible("\n".join(lines))
 
 
-@names_arguments(DIR="directory")
 def verify(
-    directory: str | os.PathLike[str],
+    path: str | os.PathLike[str],
     workers: int | None = None,
     show_progress: bool = False,
     records_root: str | os.PathLike[str] | None = None,
@@ -99,7 +94,7 @@ def verify(
     """Reads all files of a dataset again and compares them with its manifest.
 
     Args:
-        directory: The dataset, local or in a store.
+        path: The dataset, local or in a store.
         workers: The number of processes; None for one per core.
         show_progress: Whether to show the progress on standard error.
         records_root: A place in which the manifest of an adopted dataset may name shards.
@@ -108,11 +103,8 @@ def verify(
         UserError: The manifest is missing or damaged, the store cannot be used, a process was
             killed, or the dataset was replaced meanwhile.
     """
-    from imageshards.progress import with_progress
-    from imageshards.verification.checks import check_shard, dataset_problems
-
     started = time.monotonic()
-    directory, manifest = command_line.open_dataset(directory, records_root)
+    directory, manifest = command_line.open_dataset(path, records_root)
     shards = [shard for _, shard in manifest.shards()]
     check = functools.partial(check_shard, directory)
     checked = storage.map_in_processes(check, shards, workers)
@@ -131,23 +123,26 @@ def verify(
             remedy="run the command again",
         )
     read = [result for result in results if result.sha256]  # Only a file that was read has one.
-    notes = []
-    if storage.is_folder(storage.join(directory, STAGING_NAME)):
-        notes.append(
-            f"{STAGING_NAME}/ is left over from an unfinished build; it may be deleted unless a "
-            "build is running."
-        )
     order = list(CHECKS)
     return Verdict(
         directory,
         sorted(found, key=lambda problem: order.index(problem.check)),
-        notes,
+        _notes(directory),
         len(read),
         sum(result.num_records for result in read),
         sum(result.num_bytes for result in read),
         time.monotonic() - started,
         manifest.make_again,
     )
+
+
+def _notes(directory: str) -> list[str]:
+    if not storage.is_folder(storage.join(directory, STAGING_NAME)):
+        return []
+    return [
+        f"{STAGING_NAME}/ is left over from an unfinished build; it may be deleted unless a build "
+        "is running."
+    ]
 
 
 def json_of(verdict: Verdict) -> str:

@@ -79,7 +79,7 @@ def test_an_image_error_can_be_pickled():
     [
         (StorageError(argument="seed", received="3"), "--seed received 3.", "seed received 3."),
         (StorageError(argument="data", received="x"), "--data received x.", "path received x."),
-        (StorageError(argument="DIR", received="x"), "DIR received x.", "folder received x."),
+        (StorageError(argument="DIR", received="x"), "DIR received x.", "path received x."),
         (StorageError("no room", remedy="give " + Arg("output", "a b") + " or " + Arg("data")),
          "no room; give --output 'a b' or --data.", "no room; give output='a b' or path."),
         (StorageError("odd", expected="less", remedy=Arg("force", True) + ""),
@@ -87,7 +87,7 @@ def test_an_image_error_can_be_pickled():
     ],
 )  # fmt: skip
 def test_an_error_names_flags_in_a_command_and_arguments_in_python(error, flags, arguments):
-    @names_arguments(data="path", DIR="folder")
+    @names_arguments(data="path")
     def refuse():
         raise error from cause
 

@@ -30,7 +30,7 @@ from beam_pipeline.shards.places import ShardPlaces
 from beam_pipeline.shards.writer import write_shard
 from imageshards import storage
 from imageshards.manifest import MANIFEST_NAME, TRANSFORM_NAME, load_manifest
-from imageshards.storage import AtomicFile, files
+from imageshards.storage import AtomicFile
 from imageshards.storage.base import Backend, Stat, replaced
 from imageshards.storage.local import LocalBackend
 from tests.support.builds import jpeg
@@ -136,7 +136,7 @@ class Disturbed:
         hooked: Any = {scheme: _Hooked(backend, self.called) for scheme, backend in backends}
         file_class = _Hooked(types.SimpleNamespace(commit=AtomicFile.commit), self.called)
         with (
-            mock.patch.dict(files._backends, hooked),
+            mock.patch.dict(storage._backends, hooked),
             mock.patch.object(
                 AtomicFile, "commit", lambda file, *version: file_class.commit(file, *version)
             ),

@@ -10,8 +10,8 @@ import tensorflow as tf
 from PIL import Image
 
 import imageshards as ims
+from imageshards.commands.output_folder import check_page_folder
 from imageshards.example import decode_example, encode_example
-from imageshards.output_folder import check_page_folder
 from tests.support.commands import run_forked
 from tests.support.errors import refused
 from tests.support.external_sets import flip_byte, records_of

@@ -61,7 +61,7 @@ def _find(
 
 def load_manifest(data: str, records_root: str | None = None) -> DatasetSpec:
     """Reads `data`/manifest.json; refuses a manifest without the facts that a trainer needs."""
-    raw = manifest.load_manifest(data, "data", adopted=True, records_root=records_root)
+    raw = manifest.load_manifest(data, "data", records_root=records_root)
     try:
         return _dataset(data, raw)
     except ValueError as e:
@@ -100,7 +100,7 @@ def _size_bytes(shard: Shard) -> int | None:
 
 
 def _dataset(data: str, raw: Manifest) -> DatasetSpec:
-    features, adopted, roles, hot = raw.features, raw.adopted, raw.roles, raw.hot_features
+    features, adopted, roles, hot = raw.features, raw.adopted, raw.roles, raw.roles.hot
     # A build writes JPEGs only. An older `adopt` did not record formats, so any format may occur.
     formats = (raw.source.formats or FORMATS) if adopted else ("JPEG",)
     image, label, filename = roles.image, roles.label or "", roles.filename

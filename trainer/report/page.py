@@ -14,16 +14,13 @@ from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.manifest import BOX_FEATURES, PAGE_NAME
 from imageshards.page import (
-    Chart,
     Meter,
     Rows,
     draw_boxes,
-    line_chart,
     number,
     percent,
     record_boxes,
     render,
-    scatter_chart,
     thumbnail,
 )
 from imageshards.tfrecord import RecordError
@@ -31,6 +28,7 @@ from trainer.dataset.source import RecordSource
 from trainer.dataset.spec import DatasetSpec, MeanStd, ModelCard, Subset, describe_scale
 from trainer.evaluation.evaluation import MAX_SHOWN, Evaluation, Share, finite
 from trainer.evaluation.kinds import ClassEvaluation, ValuesEvaluation
+from trainer.report.charts import Chart, line_chart, scatter_chart
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -24,9 +24,8 @@ from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-from imageshards.images.decode import ORIENTATION_TAG
 from imageshards.images.encode import DRAFT_MARGINS
-from imageshards.images.geometry import TURNS
+from imageshards.images.geometry import ORIENTATION_TAG, TURNS
 from imageshards.images.options import ImageOptions
 from trainer.augment.decode import decode_webp
 

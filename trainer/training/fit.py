@@ -11,7 +11,7 @@ from contextlib import nullcontext
 import keras
 from keras.callbacks import Callback
 
-from imageshards.errors import Arg, Phrase, UserError, names_arguments
+from imageshards.errors import Arg, UserError, names_arguments
 from imageshards.storage import place
 from imageshards.text import counted
 from trainer.config import ReadConfig, RunConfig, uneven_batch
@@ -229,7 +229,7 @@ def _class_weights(train: TrainingData, received: Mapping[int, float] | None) ->
     """Returns the weights in the order of the labels; an empty list for None."""
     if received is None:
         return []
-    dataset, text = train.subset.dataset, Phrase((repr(dict(received)),))
+    dataset, text = train.subset.dataset, repr(dict(received))
     weights = [received.get(label, math.nan) for label in range(len(train.classes))]
     if dataset.target != "class" or dataset.outputs:
         text += f", but the target is {_kinds(train)}"

@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from imageshards import storage
+from imageshards.commands.output_folder import foreign_files, foreign_files_error
 from imageshards.errors import Arg, OutputError, UserError
 from imageshards.manifest import TRANSFORM_NAME
-from imageshards.output_folder import foreign_files, foreign_files_error
+from imageshards.storage.lease import output_lock
 from trainer.dataset.open import CACHE_FOLDER
 from trainer.dataset.spec import DatasetSpec
 from trainer.output_errors import output_errors
@@ -56,7 +57,7 @@ def hold_output(output: str) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         while True:
             try:
-                lock = stack.enter_context(storage.output_lock(storage.join(folder, "run")))
+                lock = stack.enter_context(output_lock(storage.join(folder, "run")))
                 break
             except UserError as e:
                 # A chief whose machine was lost leaves a lease, for which its successor waits.

@@ -24,7 +24,7 @@ from beam_pipeline.shards.writer import write_shard
 from imageshards import storage
 from imageshards.errors import LeaseLostError, OutputError
 from imageshards.manifest import to_json
-from imageshards.storage import lock
+from imageshards.storage import lease
 from imageshards.verification import command as verify
 from tests.support.builds import build, class_folders, examples, manifest, shard_bytes
 from tests.support.commands import ForkedBuild, wait_until
@@ -237,7 +237,7 @@ def test_a_finished_dataset_is_refused_and_then_replaced(server, built, local, p
 
 
 def renew_often():
-    lock.Lease.__init__.__defaults__ = (lock.LeaseTimes(renew_sec=0.1),)
+    lease.Lease.__init__.__defaults__ = (lease.LeaseTimes(renew_sec=0.1),)
 
 
 @pytest.mark.parametrize("server", ["gs"], indirect=True)

@@ -13,7 +13,7 @@ from beam_pipeline.inputs.listing import ListingTask, schema_of
 from beam_pipeline.inputs.transforms import BATCH_SIZE
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import RefBatch
-from imageshards.storage import files
+from imageshards import storage
 from imageshards.storage.base import Stat
 
 FOLDERS, NAMES = 40, 12_000
@@ -29,7 +29,7 @@ def test_long_folders_of_a_store_are_listed_side_by_side_and_never_whole(monkeyp
 
     store = mock.Mock(files_below=files_below, stat=lambda path: None)
     store.open_read.side_effect = FileNotFoundError
-    monkeypatch.setitem(files._backends, "long", store)
+    monkeypatch.setitem(storage._backends, "long", store)
     tasks = [
         ListingTask(
             f"long://bucket/photos/{n:02d}",

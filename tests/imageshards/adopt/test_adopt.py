@@ -13,7 +13,7 @@ from imageshards.adopt.command import main
 from imageshards.deduplication import command as duplicates
 from imageshards.errors import UserError
 from imageshards.index import read_index
-from imageshards.manifest import Adopted, FeatureSpec, Image, Source, load_manifest, shard_path
+from imageshards.manifest import FeatureSpec, Image, Roles, Source, load_manifest, shard_path
 from imageshards.reporting import command as report
 from imageshards.tfrecord import frame_record, write_records
 from imageshards.verification.command import verify
@@ -83,7 +83,7 @@ def test_folders_are_splits_and_usual_names_are_found(kaggle, capsys):
     assert told == load_manifest(str(kaggle), adopted=True)
     assert counts_of(told) == {"train": [7, 5], "val": [3]}
     assert told.classes == ["rose", "tulip", "daisy"]
-    assert told.adopted == Adopted("image", "class", "id", None)
+    assert told.adopted == Roles("image", "class", "id", None)
     assert told.image == Image(size=(32, 40), mode="exact", channels=3)
     first = told.splits["train"].shards[0]
     assert first.classes == {"rose": 3, "tulip": 2, "daisy": 2} and first.folder == "train"
@@ -272,7 +272,7 @@ def test_columns_of_0_and_1_are_several_labels(tmp_path, capsys):
     assert main([str(tmp_path), "--feature_map", "label=a - b,label=c"]) == 0
     assert "train 4 records; 2 labels" in capsys.readouterr().out
     told = load_manifest(str(tmp_path), adopted=True)
-    assert told.hot_features == ("a - b", "c") == (*told.classes,)
+    assert told.roles.hot == ("a - b", "c") == (*told.classes,)
     rows = read_index(str(tmp_path), told).to_pydict()
     assert rows["label"] == [[], [0], [1], [0, 1]]
     assert rows["class_name"] == [[], ["a - b"], ["c"], ["a - b", "c"]]
@@ -353,7 +353,7 @@ def test_an_adopt_that_fails_or_is_stopped_keeps_the_dataset_before(slim, monkey
     assert load_manifest(str(slim), adopted=True) == before
     # No build replaces these records.
     with pytest.raises(UserError, match="whose records another tool wrote"):
-        load_manifest(str(slim), "--output")
+        load_manifest(str(slim), "--output", adopted=False)
 
 
 def test_another_adopt_replaces_the_dataset_and_removes_its_index(slim):

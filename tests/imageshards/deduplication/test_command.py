@@ -125,7 +125,7 @@ def test_python_gets_what_the_json_holds_and_errors_name_its_arguments(built, fo
     assert {pair["distance"] for pair in equal["pairs"]} == {0}
     (tmp_path / "index.html").write_text("mine")
     calls: dict[str, Any] = {
-        "^data received '.*/none'": lambda: ims.duplicates(tmp_path / "none"),
+        "^path received '.*/none'": lambda: ims.duplicates(tmp_path / "none"),
         "^distance received 11; expected 0 to 10": lambda: ims.duplicates(built, distance=11),
         "^output received '.*', which holds 1 file": lambda: ims.duplicates(built, output=tmp_path),
     }

@@ -12,8 +12,8 @@ from imageshards.errors import DamagedManifestError, LeaseLostError, UserError
 from imageshards.manifest import (
     REPLACED_NAME,
     STAGING_NAME,
-    Adopted,
     IndexFile,
+    Roles,
     Shard,
     Split,
     fingerprint_of,
@@ -121,7 +121,7 @@ def test_a_manifest_of_a_wrong_form_is_refused_with_the_key(dataset, path, value
     write_manifest(str(dataset.directory), changed(dataset, *path, value=value))
     with pytest.raises(DamagedManifestError, match=f"manifest.json .*{said}.*[:;] copy") as caught:
         load_manifest(str(dataset.directory))
-    assert caught.value.argument == "directory"
+    assert caught.value.argument == "path"
 
 
 def test_a_changed_manifest_is_refused_but_keys_may_be_reordered(dataset):
@@ -206,7 +206,7 @@ def test_a_manifest_is_published_again_but_not_over_the_one_of_another_dataset(
     tmp_path, is_adopted
 ):
     folder = storage.join(str(tmp_path), "elsewhere")
-    adopted = Adopted("image", None, None, None, labels="none") if is_adopted else None
+    adopted = Roles("image", None, None, None, labels="none") if is_adopted else None
     shard = Shard("a", 0, 0, "0" * 64, {}, IndexFile("index/a", 0, "0" * 64), folder * is_adopted)
     manifest = blank(splits={"train": Split(0, [shard])}, adopted=adopted)
     first = publish_manifest(str(tmp_path), manifest)

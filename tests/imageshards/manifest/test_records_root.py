@@ -9,7 +9,7 @@ import pytest
 import imageshards as ims
 from imageshards.adopt.command import main as adopt_main
 from imageshards.errors import DamagedManifestError, UserError
-from imageshards.manifest import Adopted, IndexFile, Shard, Split, check_folders, common_root
+from imageshards.manifest import IndexFile, Roles, Shard, Split, check_folders, common_root
 from tests.support.dataset_factory import Dataset
 from tests.support.errors import refused
 from tests.support.manifests import blank, shards_of, write_manifest
@@ -33,7 +33,7 @@ from trainer.dataset.open import open_dataset
 )
 def test_a_folder_is_allowed_below_the_place_that_the_user_names(folder, root, is_allowed):
     shard = Shard("a", 0, 0, "0" * 64, {}, IndexFile("index/a", 0, "0" * 64), folder)
-    manifest = blank(splits={"train": Split(0, [shard])}, adopted=Adopted("i", "label", None, None))
+    manifest = blank(splits={"train": Split(0, [shard])}, adopted=Roles("i", "label", None, None))
     if is_allowed:
         check_folders("data", "x", manifest, root)
     else:

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.page import number, percent, render, share, size
-from imageshards.page.page import _environment
+from imageshards.page import _environment, number, percent, render, share, size
 from tests.support.html_page import Page
 
 pytestmark = pytest.mark.process

@@ -1,6 +1,6 @@
 import pytest
 
-from imageshards.storage.objects import DirectReader, needs_no_proxy
+from imageshards.storage.direct import DirectReader, needs_no_proxy
 from imageshards.storage.s3 import signature_scope
 from tests.support.web_server import WebServer
 

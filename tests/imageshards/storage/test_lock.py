@@ -20,8 +20,10 @@ from beam_pipeline.images.process_pool import LocalPool
 from imageshards import storage
 from imageshards.errors import LeaseLostError, OutputError, UserError
 from imageshards.manifest import load_manifest
-from imageshards.storage import lock, objects, output_lock
-from imageshards.storage.lock import FileLock, Lease, LeaseTimes
+from imageshards.storage import lease as leases
+from imageshards.storage import lock, objects
+from imageshards.storage.lease import Lease, LeaseTimes, output_lock
+from imageshards.storage.lock import FileLock
 from tests.support import tasks
 from tests.support.no_locks import hide_locks_below
 from tests.support.strangers import changed
@@ -41,7 +43,7 @@ with FileLock(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
 """
-HOLD_LEASE = HOLD.replace("FileLock", "Lease")
+HOLD_LEASE = HOLD.replace("lock import FileLock", "lease import Lease").replace("FileLock", "Lease")
 # As HOLD; and a worker of it keeps the lock until its standard input ends.
 HOLD_WITH_WORKER = """
 import subprocess, sys, time
@@ -228,11 +230,11 @@ def test_a_lease_is_free_as_soon_as_its_process_has_ended(path):
     with holder_of(path, HOLD_LEASE) as process:
         with pytest.raises(UserError, match=f"in use by another job .process {process.pid} "):
             output_lock(path).__enter__()
-        holder = lock._parse_holder(storage.read(path))
+        holder = lock.Holder.parse(storage.read(path))
         process.kill()
     with Lease(path):
         pass
-    assert not os.path.exists(lock._sign_of_life(holder))
+    assert not os.path.exists(holder.sign_of_life)
 
 
 @pytest.mark.parametrize("nonce", ["0" * 32, "../../etc/passwd", None])
@@ -280,9 +282,9 @@ def test_a_renewal_that_fails_or_whose_answer_is_lost_loses_nothing(server, path
 
 
 def test_a_lease_outlives_a_slow_import_before_its_first_renewal(path, monkeypatch):
-    later = lock._now() + 1000
+    later = leases._now() + 1000
     with Lease(path) as lease:
-        monkeypatch.setattr(lock, "_now", lambda: later)
+        monkeypatch.setattr(leases, "_now", lambda: later)
         with pytest.raises(LeaseLostError, match="could not be renewed"):
             storage.write(f"{path}.json", b"1")
         lease.renew()
@@ -290,10 +292,10 @@ def test_a_lease_outlives_a_slow_import_before_its_first_renewal(path, monkeypat
 
 
 def test_a_lease_that_another_job_took_during_a_slow_import_is_lost(path, monkeypatch):
-    later = lock._now() + 1000
+    later = leases._now() + 1000
     with pytest.raises(LeaseLostError, match="was taken by another job"), Lease(path) as lease:
         hold(path)
-        monkeypatch.setattr(lock, "_now", lambda: later)
+        monkeypatch.setattr(leases, "_now", lambda: later)
         lease.renew()
 
 
@@ -360,7 +362,7 @@ def test_a_write_is_not_repeated_after_the_limit(server, path, monkeypatch):
     output = path.removesuffix("/.staging/lock")
     with Lease(path):
         now = [0.0, 1e9]  # the machine slept while the store was busy
-        monkeypatch.setattr(lock, "_now", lambda: now.pop(0) if len(now) > 1 else now[0])
+        monkeypatch.setattr(leases, "_now", lambda: now.pop(0) if len(now) > 1 else now[0])
         server.fail(503, times=5, matching=WRITES[server.scheme])
         server.clear()
         with pytest.raises(LeaseLostError, match="could not be renewed for 45 s"):

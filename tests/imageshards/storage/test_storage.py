@@ -17,7 +17,7 @@ import pytest
 
 from imageshards import storage
 from imageshards.errors import StorageError
-from imageshards.storage import objects
+from imageshards.storage import direct, objects
 from tests.support.errors import refused
 from tests.support.store_servers import StoreServer, store_server
 
@@ -243,15 +243,15 @@ def test_copies_moves_and_deletes(place, tmp_path):
 def test_compare_and_swap(folder, place):
     path = storage.join(place, "lease")
     store: Any = storage.backend(path)
-    assert store.version_and_age(path) is None
+    assert store.described(path) is None
     assert store.write_if(path, b"0", "123") is None  # not there
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
         made = list(threads.map(lambda n: store.write_if(path, b"%d" % n, None), range(4)))
     ((winner, first),) = [(n, version) for n, version in enumerate(made) if version is not None]
     assert storage.read(path) == b"%d" % winner
     second = store.write_if(path, b"second", first)  # a store may make versions of the content
-    version, age_sec = store.version_and_age(path) or ("", -1.0)
-    assert version == second and 0 <= age_sec < 60
+    found, now_sec = store.described(path)
+    assert found.version == second and -1 < now_sec - found.mtime_ns / 1e9 < 60
     assert store.write_if(path, b"third", first) is None
     assert storage.read(path) == b"second"
 
@@ -355,7 +355,7 @@ def test_an_answer_that_breaks_off_is_requested_again(server):
 def test_a_store_that_does_not_answer_is_asked_again(server, monkeypatch):
     path = server.bucket() + "/silent"
     storage.write(path, b"data")
-    monkeypatch.setattr(objects, "_DIRECT_SEC", 0.3)
+    monkeypatch.setattr(direct, "_TIMEOUT_SEC", 0.3)
     storage.forget_clients()
     storage.read(path)
     server.fail("hang", times=1, matching="silent")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from imageshards.images import geometry
-from imageshards.images.decode import exif_orientation
 from imageshards.images.encode import encode_image
+from imageshards.images.geometry import exif_orientation
 from imageshards.images.options import RESIZE_MODES, ImageOptions
 from tests.support.pictures import lossless_jpeg, saved, scene
 from trainer.serving import preprocess

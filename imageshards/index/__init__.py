@@ -24,11 +24,17 @@ import hashlib
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from imageshards import bounds, storage
 from imageshards.errors import IndexDamageError, UserError
 from imageshards.example import Values
+from imageshards.index.parquet import Most, read_columns
 from imageshards.manifest import (
     BUILD_AGAIN,
     CLASS_FEATURE,
@@ -49,11 +55,7 @@ from imageshards.manifest import (
     find_split,
     record_features,
 )
-from imageshards.parquet import Most, read_columns
 from imageshards.text import counted
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 # Column → its Arrow type, in the order of the files.
 COLUMNS = {
@@ -173,10 +175,13 @@ def extra_columns(features: Mapping[str, FeatureSpec], label: str = ONE) -> dict
     return found
 
 
-def index_schema(features: Mapping[str, FeatureSpec], label: str = ONE) -> pa.Schema:
-    """Returns the columns of an index, for the features and the label of a manifest."""
-    import pyarrow as pa
+def index_schema(
+    features: Mapping[str, FeatureSpec], label: str = ONE, only: Iterable[str] | None = None
+) -> pa.Schema:
+    """Returns the columns of an index, for the features and the label of a manifest.
 
+    `only` names the columns to return if the index has them; None for all columns.
+    """
     types = {"int64": pa.int64(), "float32": pa.float32(), "string": pa.string()}
     lists = OF_LABEL if label == SEVERAL else ()
     fields = [
@@ -187,7 +192,8 @@ def index_schema(features: Mapping[str, FeatureSpec], label: str = ONE) -> pa.Sc
     for column, feature in extra_columns(features, label).items():
         kind = types[features[feature].dtype]
         fields.append(pa.field(column, kind if features[feature].shape == () else pa.list_(kind)))
-    return pa.schema(fields)
+    found = {field.name: field for field in fields}
+    return pa.schema([found[name] for name in (found if only is None else only) if name in found])
 
 
 def index_file(shard_file: str) -> str:
@@ -203,8 +209,6 @@ def index_table(
     label: str = ONE,
 ) -> pa.Table:
     """Returns the index of a shard whose records are `rows`, in order."""
-    import pyarrow as pa
-
     count = len(rows)
     columns: dict[str, Any] = {
         **rows.columns,
@@ -230,8 +234,6 @@ def _places_in(shard_file: str, sizes: Sequence[int]) -> dict[str, Sequence[Any]
 
 def moved_rows(table: pa.Table, shard_file: str) -> pa.Table:
     """Returns rows of one split with their places in the shard that now holds their records."""
-    import pyarrow as pa
-
     # With one chunk, Parquet writes the same bytes as for rows that were never moved.
     table = table.combine_chunks()
     places = _places_in(shard_file, table["num_bytes"].to_pylist())
@@ -247,9 +249,6 @@ def write_index(directory: str, shard_file: str, table: pa.Table) -> IndexFile:
 
 def encode_index(shard_file: str, table: pa.Table) -> tuple[IndexFile, bytes]:
     """Returns the manifest's entry for the index of a shard, and the bytes of the file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     stream = pa.BufferOutputStream()
     # `store_schema` would add Arrow's schema to the file, which repeats the schema of Parquet.
     pq.write_table(
@@ -279,8 +278,6 @@ def read_index(
     Raises:
         UserError: The split or a column is unknown, or the index is missing or damaged.
     """
-    import pyarrow as pa
-
     if split is not None:
         split = find_split(split, manifest.splits, "split")
     schema = index_schema(manifest.features, manifest.label)
@@ -293,7 +290,7 @@ def read_index(
             if columns.count(name) > 1:
                 received, expected = f"{name!r} twice", "each column once"
                 raise UserError(argument="columns", received=received, expected=expected)
-        schema = pa.schema([schema.field(name) for name in columns])
+        schema = index_schema(manifest.features, manifest.label, columns)
     wanted = [shard for name, shard in manifest.shards() if split in (None, name)]
     tables = storage.map_concurrently(
         lambda shard: read_shard_index(directory, shard, schema, argument, manifest.make_again),
@@ -314,9 +311,6 @@ def read_shard_index(
     Raises:
         IndexDamageError: The file is missing, damaged, or differs from its entry in the manifest.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     entry = shard.index
     path = storage.join(directory, entry.file)
     problem = ""
@@ -354,8 +348,6 @@ def read_shard_index(
 
 def _most_in(schema: pa.Schema, rows: int, num_bytes: int) -> dict[str, Most]:
     """Returns the bounds of the columns of a file of `num_bytes` for so many rows."""
-    import pyarrow as pa
-
     if rows > num_bytes * bounds.MAX_ROWS_PER_BYTE:
         raise ValueError(f"{num_bytes} bytes cannot hold {rows} rows")
     found = {}
@@ -381,10 +373,6 @@ def _rows_problem(table: pa.Table, shard: Shard) -> str:
 
     Readers trust the rows for names of files and ranges of bytes, so these must stay in the shard.
     """
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     for name in table.column_names:
         column = table[name]
         lists = pc.list_flatten(column).null_count if pa.types.is_list(column.type) else 0

@@ -8,8 +8,8 @@ import imageshards as ims
 from beam_pipeline.commit.staging import check_output, prepare_staging, read_output_state
 from imageshards import storage
 from imageshards.adopt.command import adopt
+from imageshards.commands.output_folder import check_page_folder
 from imageshards.errors import UserError
-from imageshards.output_folder import check_page_folder
 from imageshards.page import render
 from imageshards.storage.lock import FileLock
 from tests.support.dataset_factory import Dataset

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from imageshards.page.page import number
+from imageshards.page import number
 
 # A line between few points looks like many points, so shorter lines show their points.
 MAX_DOTS = 30

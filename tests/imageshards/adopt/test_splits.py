@@ -1,6 +1,6 @@
 import pytest
 
-from imageshards.splits import split_of
+from imageshards.adopt.files import split_of
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.page import line_chart, scatter_chart
+from trainer.report.charts import line_chart, scatter_chart
 
 
 def lines(*values, least=None):

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 # Fields of a page's header: sizes, and for each kind of page its number of values and its encoding.
 _UNCOMPRESSED_BYTES, _COMPRESSED_BYTES = 2, 3
@@ -37,9 +38,6 @@ def read_columns(data: bytes, schema: pa.Schema, most: Mapping[str, Most]) -> pa
         ValueError: A column is larger than its bounds, or has an unusual encoding.
         KeyError, pa.ArrowException: A column is missing, or the file is damaged.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     metadata = pq.ParquetFile(pa.BufferReader(data)).metadata
     found: dict[str, Most] = dict.fromkeys(most, Most(0, 0))
     repeated = []
@@ -73,9 +71,6 @@ def _check(name: str, found: Most, most: Most) -> None:
 
 def _text_bytes(column: pa.ChunkedArray) -> int:
     """Returns the bytes that the texts of a column take without a dictionary."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     total = 0
     for chunk in column.chunks:
         values = chunk.flatten() if pa.types.is_list(chunk.type) else chunk

@@ -1,0 +1,247 @@
+"""Leases, which allow one job per output folder in a store, and the choice of a lock for a path.
+
+A lease is an object that its holder rewrites every few seconds, provided that nobody else wrote the
+object meanwhile. A lease that is no longer renewed expires. Well before, the holder's clock stops
+the job, and the store's client then refuses to send its writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import signal
+import threading
+import time
+import weakref
+from typing import Any, NamedTuple
+
+import msgspec
+
+from imageshards import storage
+from imageshards.bounds import MAX_LINE_BYTES
+from imageshards.errors import LeaseLostError, UserError
+from imageshards.storage.base import WRITE_GUARDS
+from imageshards.storage.concurrency import in_thread, shared_memory
+from imageshards.storage.lock import FileLock, Holder, OutputLock, output_of
+
+# Attempts to take a lease while several jobs write the object.
+_ATTEMPTS = 5
+_TAKEN = "was taken by another job or deleted"
+
+
+class LeaseTimes(NamedTuple):
+    """Timing of a lease.
+
+    Attributes:
+        renew_sec: Seconds between renewals; a failed renewal is repeated after a fifth of them.
+        stale_sec: Age in s, by the store's clock, at which another job may take the lease.
+        give_up_sec: Seconds without a renewal after which the holder stops. Its last requests wait
+            at most 5 s for a connection and 30 s for an answer, and so end before `stale_sec`.
+    """
+
+    renew_sec: float = 15.0
+    stale_sec: float = 90.0
+    give_up_sec: float = 45.0
+
+
+_TIMES = LeaseTimes()
+
+
+class Lease(OutputLock):
+    """An object of a store that names its holder and is renewed by conditional writes.
+
+    The loss of a lease interrupts the main thread as Ctrl-C does.
+
+    Raises:
+        LeaseLostError: The lease was lost. Leaving the block raises this error. Later writes below
+            the output raise it, too, in any thread and in processes that have joined the job.
+    """
+
+    def __init__(self, path: str, times: LeaseTimes = _TIMES):
+        super().__init__(path)
+        self._store: Any = storage.backend(path)  # an `ObjectStore`, loaded by its first use
+        self._times = times
+        self._renewals = 0
+        self._version: str | None = None
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._lost = ""
+        self._trouble = ""
+        # Time until which this job may write, in memory that its worker processes map.
+        self._shared = shared_memory(mmap.PAGESIZE)
+        weakref.finalize(self, os.close, self._shared)
+        self._until = _until_in(self._shared)
+
+    def _take(self) -> None:
+        for _ in range(_ATTEMPTS):
+            # A lease counts from before its request, as the store may write it that early.
+            begun = _now()
+            version = self._store.write_if(self.path, self._content(), None)
+            if version is None and (found := self._found()) is not None:
+                old_version, age_sec, holder = found
+                # This job finds its own lease if the store wrote it but the answer was lost.
+                is_ours = holder.nonce == self._holder.nonce
+                if not is_ours and age_sec < self._times.stale_sec and not holder.has_ended():
+                    raise self._held(
+                        f"{holder}, seen {age_sec:.0f} s ago",
+                        "choose another folder: the lock of a job killed on another machine ends "
+                        f"{self._times.stale_sec:.0f} s after it",
+                    )
+                version = self._store.write_if(self.path, self._content(), old_version)
+                if version is not None:
+                    holder.forget()
+            if version is not None:
+                self._note_renewed(version, begun)
+                WRITE_GUARDS[self._output] = self._check
+                return
+        raise UserError(
+            argument="output",
+            received=f"{self._output!r}, which several jobs try to lock at the same time",
+            remedy="wait until one of the jobs holds the lock",
+        )
+
+    def _found(self) -> tuple[str, float, Holder] | None:
+        """Returns version, age in s and holder of the lease in the store; None if there is none."""
+        # The version is read before the content. If the lease changes between the two, a write
+        # with the old version is refused, whatever the content says.
+        found = self._store.described(self.path)
+        if found is None:
+            return None
+        stat, now_sec = found
+        age_sec = max(0.0, now_sec - stat.mtime_ns / 1e9)
+        try:
+            holder = Holder.parse(self._store.read(self.path, MAX_LINE_BYTES))
+            return stat.version, age_sec, holder
+        except FileNotFoundError:
+            return None
+
+    def _content(self) -> bytes:
+        # The content changes each time, because some stores use its hash as the version.
+        self._renewals += 1
+        return msgspec.json.encode(msgspec.structs.replace(self._holder, renewals=self._renewals))
+
+    def _note_renewed(self, version: str, begun: float) -> None:
+        self._version, self._trouble = version, ""
+        self._until.value = begun + self._times.give_up_sec
+
+    def fileno(self) -> int:
+        return self._shared
+
+    def renew(self) -> None:
+        if not self._threads:
+            # The lease was perhaps taken before something slow, such as an import on a busy disk,
+            # and may even have expired. The job has written nothing yet, so it may go on if the
+            # version in the store shows that no job took the lease.
+            begun = _now()
+            if begun >= self._until.value - self._times.give_up_sec + self._times.renew_sec:
+                version = self._renewed()
+                if version is None:
+                    self._lost = _TAKEN
+                    raise _lost_error(self.path, self._lost)
+                self._note_renewed(version, begun)
+            for run in (self._keep_renewing, self._watch):
+                thread = threading.Thread(target=in_thread(run), name="lease", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _keep_renewing(self) -> None:
+        wait_sec = self._times.renew_sec
+        while not self._stop.wait(wait_sec):
+            begun = _now()
+            try:
+                version = self._renewed()
+            # A store that cannot be reached now may be reached before the lease expires.
+            except (OSError, UserError) as e:
+                self._trouble = f" ({e})"
+                wait_sec = self._times.renew_sec / 5
+                continue
+            if version is None:
+                self._lose(_TAKEN)
+                return
+            self._note_renewed(version, begun)
+            wait_sec = self._times.renew_sec
+
+    def _renewed(self) -> str | None:
+        version = self._store.write_if(self.path, self._content(), self._version or "")
+        if version is not None:
+            return version
+        found = self._found()
+        if found is None or found[2].nonce != self._holder.nonce:
+            return None
+        # An earlier renewal reached the store, and only its answer was lost.
+        return self._store.write_if(self.path, self._content(), found[0])
+
+    def _watch(self) -> None:
+        """Ends the job in time, even while a renewal waits for its answer."""
+        while not self._stop.wait(max(0.0, self._until.value - _now())):
+            if _now() >= self._until.value:
+                self._lose(self._not_renewed())
+                return
+
+    def _not_renewed(self) -> str:
+        return f"could not be renewed for {self._times.give_up_sec:.0f} s{self._trouble}"
+
+    def _lose(self, how: str) -> None:
+        if self._stop.is_set():
+            return
+        self._lost = how
+        self._until.value = 0.0
+        self._stop.set()
+        main = threading.main_thread().ident
+        if main is not None:  # Only a signal interrupts a blocking call of the main thread.
+            signal.pthread_kill(main, signal.SIGINT)
+
+    def _check(self) -> None:
+        if _now() >= self._until.value:
+            raise _lost_error(self.path, self._lost or self._not_renewed())
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._stop.set()
+        self._end_life()
+        if self._lost:  # The write guard stays, because threads of this job may still run.
+            raise _lost_error(self.path, self._lost) from error
+        for thread in self._threads:
+            thread.join(5)
+        if self._version is not None:
+            with contextlib.suppress(OSError, UserError):  # The lease expires anyway.
+                self._store.delete([self.path])
+            WRITE_GUARDS.pop(self._output, None)
+
+
+def output_lock(path: str) -> OutputLock:
+    """Returns the lock for a path: a file lock for a local path, a lease for a store."""
+    return FileLock(path) if storage.is_local(path) else Lease(path)
+
+
+def join_job(path: str, fd: int) -> None:
+    """Makes this process a part of the job that started it and holds the lock at `path`.
+
+    `fd`, a copy of the lock's `fileno()`, must stay open while this process writes.
+    """
+    if storage.is_local(path):
+        return  # The open descriptor alone holds a lock of the kernel.
+    until = _until_in(fd)
+
+    def check() -> None:
+        if _now() >= until.value:
+            raise _lost_error(path, "was lost")
+
+    WRITE_GUARDS[output_of(path)] = check
+
+
+def _until_in(fd: int) -> ctypes.c_double:
+    return ctypes.c_double.from_buffer(mmap.mmap(fd, mmap.PAGESIZE))
+
+
+def _lost_error(path: str, how: str) -> LeaseLostError:
+    return LeaseLostError(
+        f"the lock {path} {how}, so this job was stopped; nothing was committed: when no other job "
+        "writes there, run the same command again to resume."
+    )
+
+
+def _now() -> float:
+    """Returns s on a clock that all processes share and that runs while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
