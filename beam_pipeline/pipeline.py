@@ -77,9 +77,7 @@ def build(options: BuildOptions, runner: Runner, state: OutputState, job: str) -
         pipeline = runner.new_pipeline(bool(columns or options.transform_module or options.copied))
         excluded = selection.share_keys(options.exclude, folder) if options.exclude else None
         announce(spooled_files(options.sources, schemas), storage.join(staging, SPOOL_NAME))
-        construct(
-            pipeline, options, schemas, staging, state.finished_folder, temporary, excluded, job
-        )
+        construct(pipeline, options, schemas, staging, temporary, excluded, job)
         return runner.run(pipeline)
 
 
@@ -88,15 +86,14 @@ def construct(
     options: BuildOptions,
     schemas: Schemas,
     staging: str,
-    finished: str = "",
     transform_temp: str = "",
     excluded: selection.KeysFile | None = None,
     job: str = "",
 ) -> None:
     """Adds the whole job to a pipeline.
 
-    `schemas` has the columns of each input, or None. `finished` is the folder for finished shards
-    until the commit, by default `staging`. `transform_temp` is by default below `staging`.
+    `schemas` has the columns of each input, or None. `transform_temp` is by default below
+    `staging`.
     """
     shards = options.shard_options(byte_versions(options.image.icc))
     spool = storage.join(staging, SPOOL_NAME)
@@ -118,7 +115,6 @@ def construct(
         shards,
         file_name_suffix=".tfrecord",
         staging=staging,
-        finished=finished,
         job=job,
     )
     files = planned.units | "Write" >> write  # final paths of the shards

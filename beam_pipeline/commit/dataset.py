@@ -18,7 +18,7 @@ import msgspec
 
 from beam_pipeline.columns.export import exported_classes, exported_features
 from beam_pipeline.commit.descriptions import croissant_text, tfds_files
-from beam_pipeline.commit.finalize import FinalizeTask, FinalShard, backup_shards, plan_finalize
+from beam_pipeline.commit.finalize import FinalizeTask, FinalShard, plan_finalize
 from beam_pipeline.commit.staging import mark_committed, set_aside
 from beam_pipeline.commit.warnings import counts_and_names, of_boxes, of_copies, warnings_of
 from beam_pipeline.option_texts import invalid
@@ -202,7 +202,6 @@ def begin_commit(
         where = write_list(found, spec.places.staging)
         check_budget(rejects, listed, spec.max_reject_fraction, where)
         tasks = plan_finalize(shards)
-        backup_shards(tasks, spec.places)
         # Until here the old dataset is untouched, so that a failed check costs nothing.
         set_aside(spec.places.output, spec.places.staging)
     except OSError as e:

@@ -64,19 +64,6 @@ class OutputState:
         # The commit removes the old manifest before the new one is written, but not the notes.
         return self.notes.pinned_classes if self.notes else ()
 
-    @property
-    def in_place(self) -> bool:
-        """Whether finished shards are written to their final places, as a store has no rename."""
-        # Without a manifest a folder is no dataset, so nobody reads these shards too early.
-        empty = self.manifest is None and self.damage is None
-        # A resumed job must find the shards where it wrote them.
-        may_be = self.notes is None or self.notes.in_place
-        return not storage.is_local(self.output) and empty and may_be
-
-    @property
-    def finished_folder(self) -> str:
-        return self.output if self.in_place else self.staging
-
 
 def read_output_state(output: str, staging: str) -> OutputState:
     """Reads the contents of an output folder, by requests that are sent at the same time."""
@@ -187,8 +174,7 @@ def prepare_staging(state: OutputState, digest: str = "") -> str:
     A later run knows by `digest`, made of the options, that a committed dataset is its own work.
     """
     staging, job = state.staging, uuid.uuid4().hex
-    classes, in_place = state.pinned_classes, state.in_place
-    notes = JobNotes(id=job, digest=digest, in_place=in_place, pinned_classes=classes)
+    notes = JobNotes(id=job, digest=digest, pinned_classes=state.pinned_classes)
     try:
         entries, _ = storage.run_concurrently(
             lambda: storage.list_folder(staging),
@@ -245,13 +231,10 @@ def remove_empty(output: str, staging: str, fresh: bool) -> None:
     """Removes the files of a job that had finished no shard, and a `fresh` output folder."""
     with contextlib.suppress(OSError, UserError):
         names = _names_in(output)
-        # Uploaded shards without a result file still belong to this job.
-        notes = _read_notes(staging, JOB_NAME, JobNotes)
-        in_place = notes and notes.in_place and any(name.endswith(".tfrecord") for name in names)
         aside = storage.exists(storage.join(staging, REPLACED_NAME, MANIFEST_NAME))
-        keeps = in_place or (aside and MANIFEST_NAME not in names)
         results = {name for name in _names_in(staging) if name.endswith(".json")}
-        if not keeps and results <= {JOB_NAME, PLAN_NAME, COMMITTED_NAME}:
+        is_new = results <= {JOB_NAME, PLAN_NAME, COMMITTED_NAME}
+        if is_new and (MANIFEST_NAME in names or not aside):
             remove(staging)
         if fresh and storage.is_local(output) and not os.listdir(output):
             os.rmdir(output)

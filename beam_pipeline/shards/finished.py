@@ -46,20 +46,14 @@ def finished_result(name: str, places: ShardPlaces, digest: str) -> ShardResult 
     # Some rejects may be temporary, as a new attempt may read those images.
     if result.digest != digest or any(r.may_be_temporary for r in result.rejects):
         return None
-    beside = {places.index_path(name): result.index, places.rejects_path(name): result.rejects_file}
-    if not all(file is None or _whole(path, file) for path, file in beside.items()):
+    files = {
+        places.staged_path(name): result.file,
+        places.index_path(name): result.index,
+        places.rejects_path(name): result.rejects_file,
+    }
+    if not all(file is None or _is_whole(path, file) for path, file in files.items()):
         return None
-    # A killed commit may have written an evened-out shard to the final place, and kept a copy of
-    # this one in the staging folder.
-    staged = places.staged_path(name)
-    for path in dict.fromkeys((places.finished_path(name), places.final_path(name), staged)):
-        if file := _whole(path, result.file):
-            found = msgspec.structs.replace(result, staged=path == staged, file=file)
-            # The commit reads the place of the shard from the result.
-            if found != result:
-                write_result(found, places)
-            return msgspec.structs.replace(found, reused=True)
-    return None
+    return msgspec.structs.replace(result, reused=True)
 
 
 def read_result(name: str, places: ShardPlaces) -> ShardResult:
@@ -82,27 +76,25 @@ def write_result(result: ShardResult, places: ShardPlaces) -> None:
     storage.write(places.result_path(result.name), msgspec.json.encode(result))
 
 
-def held(path: str, file: WrittenFile) -> WrittenFile | None:
-    """Returns a file with its present version; None without the bytes that were written."""
+def is_unchanged(path: str, file: WrittenFile) -> bool:
+    """Returns whether a file has the bytes that were written."""
     found = storage.stat(path)
     if found is None or found.size_bytes != file.num_bytes:
-        return None
+        return False
     # The bytes of a version need not be read again.
-    if file.version != found.version or not found.version:
-        if storage.sha256_of(path)[1] != file.sha256:
-            return None
-    return msgspec.structs.replace(file, version=found.version)
+    is_same = bool(found.version) and file.version == found.version
+    return is_same or storage.sha256_of(path)[1] == file.sha256
 
 
-def _whole(path: str, file: WrittenFile) -> WrittenFile | None:
+def _is_whole(path: str, file: WrittenFile) -> bool:
     """Does the same for a file of an earlier run; a file that cannot be read is written again."""
     # After a power cut, a file of this machine may have its size and time, but not its bytes.
     if storage.is_local(path):
         file = msgspec.structs.replace(file, version="")
     try:
-        return held(path, file)
+        return is_unchanged(path, file)
     except OSError:
-        return None
+        return False
 
 
 def output_error(path: str, e: OSError) -> Exception:

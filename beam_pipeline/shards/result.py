@@ -116,7 +116,6 @@ class ShardResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     file: WrittenFile
     index: WrittenFile | None = None  # valid as long as no records move; None without features
     rejects_file: WrittenFile | None = None  # the rejected originals; None without any
-    staged: bool = True  # the file is in the staging folder, not in its final place
     digest: str  # `unit_digest`, by which a later run knows whether the shard is valid
     read_bytes: Whole  # bytes of originals that were read
     rejects: list[Reject]

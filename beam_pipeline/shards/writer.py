@@ -50,7 +50,7 @@ def write_shard(
     watch = watch or Watch()
     try:
         places.check_job()
-        before = storage.stat(places.finished_path(name))
+        before = storage.stat(places.staged_path(name))
         if before and (finished := finished_result(name, places, digest)):
             watch.add(len(unit.refs), 0, 0, len(unit.refs))
         else:
@@ -75,7 +75,7 @@ def _write_shard(
     # Neither file has its final name before its `commit`, so a killed process leaves no file that
     # looks like a whole shard.
     with (
-        storage.AtomicFile(places.finished_path(name)) as file,
+        storage.AtomicFile(places.staged_path(name)) as file,
         RejectsFile(places.rejects_path(name), options.quarantine_bytes) as rejects,
     ):
         with contextlib.closing(RecordFile(file.local_path)) as records:
@@ -93,7 +93,6 @@ def _write_shard(
             rejects_file=rejects.commit(),
             index=_write_index(rows, label, unit, places),
             file=records.written(version),
-            staged=places.finished_path(name) == places.staged_path(name),
             digest=digest,
             read_bytes=read_bytes,
             rejects=rejects.rejects,
