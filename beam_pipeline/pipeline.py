@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import os
 import pickle
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,9 +26,8 @@ from beam_pipeline.commit.staging import OutputState, check_output, read_output_
 from beam_pipeline.commit.transforms import CommitShards
 from beam_pipeline.commit.warnings import counts_and_names, warnings_of
 from beam_pipeline.inputs import selection
-from beam_pipeline.inputs.labels import GIVEN_SPLIT, OWN_SPLIT
 from beam_pipeline.inputs.layout import layout_of
-from beam_pipeline.inputs.listing import has_several_archives, schemas_of, spooled_files
+from beam_pipeline.inputs.listing import schemas_of, spooled_files
 from beam_pipeline.inputs.spool import SPOOL_NAME, announce
 from beam_pipeline.inputs.tables.schema import TableSchema
 from beam_pipeline.inputs.transforms import ListImages
@@ -122,7 +120,7 @@ def construct(
         commit_spec(options, write, schemas),
         planned.plan,
         listed.skipped,
-        (*unique_keys(listed.batches, options, schemas), *listed.checked),
+        listed.checked,
     )
 
 
@@ -140,7 +138,8 @@ def list_batches(
     selected = selection.Selected(listed.batches, (), ())
     if excluded is not None or options.class_map:
         selected = listed.batches | "Select" >> selection.SelectImages(excluded, options.class_map)
-    checked = selected.checked
+    unique = selected.batches | "UniqueKeys" >> selection.RefuseDuplicateKeys()
+    checked = (unique, *selected.checked)
     if globs := sorted({glob for source in options.sources for glob in source.exclude_glob}):
         check = StoreConfig.of_pipeline(listed.batches).step(selection.check_globs)
         checked += (
@@ -149,16 +148,8 @@ def list_batches(
             | "AllPassedOver" >> beam.CombineGlobally(beam.combiners.ToSetCombineFn())
             | "CheckGlobs" >> beam.Map(check, globs),
         )
-    skipped = listed.skipped
-    if "splits" not in options.given:
-        # A split of the input deserves a warning of its own only if the user asked for splits, too.
-        skipped = skipped | "Unasked" >> beam.Map(
-            lambda counts: {
-                re.sub(f"^{GIVEN_SPLIT}: ", f"{OWN_SPLIT}: ", key): n for key, n in counts.items()
-            }
-        )
     batches = selected.batches | "Split" >> AssignSplits(ShardOptions(plan=options.plan))
-    return selection.Selected(batches, (skipped, *selected.skipped), checked)
+    return selection.Selected(batches, (listed.skipped, *selected.skipped), checked)
 
 
 def checked_schemas(options: BuildOptions) -> Schemas:
@@ -193,16 +184,6 @@ def checked_schemas(options: BuildOptions) -> Schemas:
 
 def columns_of(schemas: Schemas) -> tuple[ColumnSpec, ...]:
     return next((schema.columns for schema in schemas if schema), ())
-
-
-def unique_keys(
-    batches: beam.PCollection, options: BuildOptions, schemas: Schemas
-) -> tuple[beam.PCollection, ...]:
-    """Returns a check that no key occurs twice, or nothing if keys cannot be equal."""
-    # The keys of a single folder or archive are paths in it, which are unique.
-    if schemas == (None,) and not has_several_archives(options.source):
-        return ()
-    return (batches | "UniqueKeys" >> selection.RefuseDuplicateKeys(),)
 
 
 def with_pinned_classes(
@@ -245,6 +226,7 @@ def commit_spec(
         versions=byte_versions(options.image.icc) | {"apache-beam": beam.__version__},
         inputs=tuple((each.input, getattr(each, "fingerprint", None)) for each in options.sources),
         warnings=tuple(text for schema in schemas if schema for text in schema.warnings),
+        asks_splits="splits" in options.given,
     )
 
 
@@ -276,7 +258,6 @@ def plan_only(options: BuildOptions, runner: Runner) -> str:
         batches = listed.batches
         checked = [
             batches | "CheckColumns" >> beam.FlatMap(_check_columns, columns),
-            *unique_keys(batches, options, schemas),
             *listed.checked,
         ]
         # The checks are side inputs of the last step, which therefore runs only after all passed.
@@ -292,7 +273,7 @@ def plan_only(options: BuildOptions, runner: Runner) -> str:
         with open(path, "rb") as file:
             plan, skipped = pickle.load(file)
     warnings = [text for schema in schemas if schema for text in schema.warnings]
-    return plan_table(plan, skipped, options.plan.splits, warnings)
+    return plan_table(plan, skipped, options, warnings)
 
 
 def _check_columns(batch: RefBatch, columns: Sequence[ColumnSpec]) -> Iterator[Any]:
@@ -312,7 +293,7 @@ def _write_plan(
 def plan_table(
     plan: ShardPlan,
     skipped: Iterable[Mapping[str, int]],
-    splits: Mapping[str, float],
+    options: BuildOptions,
     warnings: Iterable[str],
 ) -> str:
     """Returns the text of a plan: splits, classes, files passed over, and warnings."""
@@ -329,6 +310,7 @@ def plan_table(
     passed_over, names = counts_and_names(skipped)
     if passed_over:
         lines.append(for_output("files skipped" + reasons(passed_over)))
-    warnings = [*warnings, *warnings_of(counts, plan.images, splits, names)]
+    splits, is_asked = options.plan.splits, "splits" in options.given
+    warnings = [*warnings, *warnings_of(counts, plan.images, splits, names, is_asked)]
     lines += [for_output(f"warning: {warning}") for warning in warnings]
     return "\n".join([*lines, "nothing was written"])

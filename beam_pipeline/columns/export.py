@@ -47,15 +47,17 @@ def export_labels(
     """Exports a transform from class names, in the order of their ids; returns `transform_dir`.
 
     `exported` is the folder of a transform that tensorflow-transform has exported, whose extra
-    columns are kept; "" for the graph of this package, which has labels alone. Without labels, a transform has only extra columns. A
-    repeated call with the same names writes the same files.
+    columns are kept; "" for the graph of this package, which has labels alone. Without labels, a
+    transform has only extra columns. A repeated call with the same names writes the same files.
     """
     folder = exported or str(LABEL_GRAPHS.get(label, ""))
     if folder:
         storage.copy_folder(folder, transform_dir)
     if label == NONE:
         return transform_dir
-    storage.write(storage.join(transform_dir, _VOCABULARY_PATH), "".join(f"{name}\n" for name in names))
+    storage.write(
+        storage.join(transform_dir, _VOCABULARY_PATH), "".join(f"{name}\n" for name in names)
+    )
     # Each graph was traced with other classes.
     schema = storage.read(storage.join(folder, _SCHEMA_PATH))
     schema = _LABEL_MAX.sub(rb"\g<1>%d\n" % (len(names) - 1), schema)

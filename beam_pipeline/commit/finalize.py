@@ -15,9 +15,14 @@ import pyarrow as pa
 
 from beam_pipeline.planning.refs import ImageRef
 from beam_pipeline.shards.copying import read_records
-from beam_pipeline.shards.finished import is_unchanged, output_error, read_result
 from beam_pipeline.shards.places import ShardPlaces
-from beam_pipeline.shards.result import ShardResult, count_classes
+from beam_pipeline.shards.result import (
+    ShardResult,
+    count_classes,
+    is_unchanged,
+    output_error,
+    read_result,
+)
 from beam_pipeline.shards.writer import RecordFile
 from imageshards import storage
 from imageshards.errors import ImageError, IndexDamageError, OutputError

@@ -11,11 +11,12 @@ from typing import TypeVar
 
 import msgspec
 
+from beam_pipeline.inputs.folders import is_dataset
 from beam_pipeline.inputs.spool import SPOOL_NAME
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.planning.plan import PLAN_NAME
-from beam_pipeline.shards.finished import output_error
 from beam_pipeline.shards.places import JOB_NAME, JobNotes
+from beam_pipeline.shards.result import output_error
 from imageshards import storage
 from imageshards.errors import Arg, DamagedManifestError, UserError
 from imageshards.manifest import (
@@ -25,7 +26,6 @@ from imageshards.manifest import (
     LOCK_NAME,
     MANIFEST_NAME,
     REPLACED_NAME,
-    REPORT_NAME,
     Manifest,
     load_manifest,
 )
@@ -72,11 +72,8 @@ def read_output_state(output: str, staging: str) -> OutputState:
         lambda: _read_notes(staging, JOB_NAME, JobNotes),
         lambda: _names_in(output),
     )
-    is_ours = bool(found or notes)
-    # A foreign program may also write a manifest.json, but no file that begins like this.
-    if damage:
-        begin = storage.read(storage.join(output, MANIFEST_NAME), 100).lstrip(b"{ \r\n")
-        is_ours = is_ours or begin.startswith(b'"format_version"')
+    # A foreign program may also write a manifest.json.
+    is_ours = bool(found or notes or (damage and is_dataset(output)))
     foreign = () if is_ours else tuple(foreign_files(names))
     return OutputState(output, staging, found, damage, notes, foreign)
 
@@ -146,22 +143,17 @@ def set_aside(output: str, staging: str) -> None:
 
 def _link_dataset(output: str, folder: str, manifest: Manifest) -> None:
     """Links the files of a dataset in another folder; copies them in a store."""
-    shards = {entry.file for _, entry in manifest.shards()}
-    folders = set(DATASET_FOLDERS) - {REPORT_NAME}
-    names = []
-    for entry in storage.list_folder(output):
-        if entry.is_folder and entry.name in folders:
-            below = storage.files_below(entry.path)
-            names += [file.path[len(entry.path) - len(entry.name) :] for file in below]
-        elif entry.name in {*shards, *COMPANION_NAMES}:
-            names.append(entry.name)
+    shards = [entry for _, entry in manifest.shards()]
+    names = [entry.file for entry in shards if not entry.folder]
+    names += [*(entry.index.file for entry in shards), *manifest.files]
 
     def put(name: str) -> None:
         # A manifest is copied: who writes into the old file would change a link to it, too.
         by = storage.copy if name == MANIFEST_NAME else storage.link
         # An earlier attempt made a name that exists; the output may hold the next dataset by now.
         if not storage.exists(storage.join(folder, name)):
-            by(storage.join(output, name), storage.join(folder, name))
+            with contextlib.suppress(FileNotFoundError):  # the old dataset may lack a file
+                by(storage.join(output, name), storage.join(folder, name))
 
     list(storage.map_concurrently(put, names))
     put(MANIFEST_NAME)  # comes last, as it makes the copy a complete dataset

@@ -83,11 +83,6 @@ def spooled_files(
     return [found for found in storage.map_concurrently(storage.stat, paths) if found]
 
 
-def has_several_archives(source: InputOptions) -> bool:
-    """Returns whether an input is a folder of archives, or several behind a glob."""
-    return layout_of(source) == ARCHIVES and is_pattern(source.input)
-
-
 def schema_of(source: InputOptions, class_names: Sequence[str] | None = None) -> TableSchema | None:
     """Returns the columns of an image table or of WebDataset archives, None without columns.
 

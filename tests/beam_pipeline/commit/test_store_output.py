@@ -16,9 +16,8 @@ import pytest
 from beam_pipeline.commit.finalize import finalize_shard, plan_finalize
 from beam_pipeline.options import ImageOptions, ShardOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
-from beam_pipeline.shards.finished import read_result
 from beam_pipeline.shards.places import JOB_NAME, JobNotes, ShardPlaces
-from beam_pipeline.shards.result import ShardResult
+from beam_pipeline.shards.result import ShardResult, read_result
 from beam_pipeline.shards.writer import write_shard
 from imageshards import storage
 from imageshards.errors import LeaseLostError, OutputError
