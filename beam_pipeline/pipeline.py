@@ -18,7 +18,6 @@ from typing import Any
 import apache_beam as beam
 from apache_beam import pvalue
 
-from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.columns.arrow import to_record_batches
 from beam_pipeline.columns.transforms import TFT_TEMP, AnalyseColumns, transform_temp_folder
 from beam_pipeline.commit.dataset import CommitSpec
@@ -135,19 +134,13 @@ def list_batches(
     first, *more = zip(options.sources, schemas, strict=True)
     listing = ListImages(*first, more, spool, draws="splits" in options.given)
     listed = pipeline | "List" >> listing  # RefBatch, {reason: files}
-    selected = selection.Selected(listed.batches, (), ())
-    if excluded is not None or options.class_map:
-        selected = listed.batches | "Select" >> selection.SelectImages(excluded, options.class_map)
+    selected = listed.batches | "Select" >> selection.SelectImages(excluded, options.class_map)
     unique = selected.batches | "UniqueKeys" >> selection.RefuseDuplicateKeys()
     checked = (unique, *selected.checked)
     if globs := sorted({glob for source in options.sources for glob in source.exclude_glob}):
-        check = StoreConfig.of_pipeline(listed.batches).step(selection.check_globs)
-        checked += (
-            listed.skipped
-            | "PassedOver" >> beam.FlatMap(list)
-            | "AllPassedOver" >> beam.CombineGlobally(beam.combiners.ToSetCombineFn())
-            | "CheckGlobs" >> beam.Map(check, globs),
-        )
+        passed_over = listed.skipped | "PassedOver" >> beam.FlatMap(list)
+        check = selection.Check(selection.check_globs, globs)
+        checked += (passed_over | "CheckGlobs" >> check,)
     batches = selected.batches | "Split" >> AssignSplits(ShardOptions(plan=options.plan))
     return selection.Selected(batches, (listed.skipped, *selected.skipped), checked)
 
