@@ -152,10 +152,13 @@ def _link_dataset(output: str, folder: str, manifest: Manifest) -> None:
         by = storage.copy if name == MANIFEST_NAME else storage.link
         # An earlier attempt made a name that exists; the output may hold the next dataset by now.
         if not storage.exists(storage.join(folder, name)):
-            with contextlib.suppress(FileNotFoundError):  # the old dataset may lack a file
-                by(storage.join(output, name), storage.join(folder, name))
+            by(storage.join(output, name), storage.join(folder, name))
 
-    list(storage.map_concurrently(put, names))
+    def put_if_there(name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):  # the old dataset may lack a file
+            put(name)
+
+    list(storage.map_concurrently(put_if_there, names))
     put(MANIFEST_NAME)  # comes last, as it makes the copy a complete dataset
 
 
