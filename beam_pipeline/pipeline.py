@@ -12,14 +12,12 @@ import contextlib
 import dataclasses
 import os
 import pickle
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
 from apache_beam import pvalue
 
-from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.columns.arrow import to_record_batches
 from beam_pipeline.columns.transforms import TFT_TEMP, AnalyseColumns, transform_temp_folder
 from beam_pipeline.commit.dataset import CommitSpec
@@ -27,9 +25,8 @@ from beam_pipeline.commit.staging import OutputState, check_output, read_output_
 from beam_pipeline.commit.transforms import CommitShards
 from beam_pipeline.commit.warnings import counts_and_names, warnings_of
 from beam_pipeline.inputs import selection
-from beam_pipeline.inputs.labels import GIVEN_SPLIT, OWN_SPLIT
 from beam_pipeline.inputs.layout import layout_of
-from beam_pipeline.inputs.listing import has_several_archives, schemas_of, spooled_files
+from beam_pipeline.inputs.listing import schemas_of, spooled_files
 from beam_pipeline.inputs.spool import SPOOL_NAME, announce
 from beam_pipeline.inputs.tables.schema import TableSchema
 from beam_pipeline.inputs.transforms import ListImages
@@ -77,9 +74,7 @@ def build(options: BuildOptions, runner: Runner, state: OutputState, job: str) -
         pipeline = runner.new_pipeline(bool(columns or options.transform_module or options.copied))
         excluded = selection.share_keys(options.exclude, folder) if options.exclude else None
         announce(spooled_files(options.sources, schemas), storage.join(staging, SPOOL_NAME))
-        construct(
-            pipeline, options, schemas, staging, state.finished_folder, temporary, excluded, job
-        )
+        construct(pipeline, options, schemas, staging, temporary, excluded, job)
         return runner.run(pipeline)
 
 
@@ -88,15 +83,14 @@ def construct(
     options: BuildOptions,
     schemas: Schemas,
     staging: str,
-    finished: str = "",
     transform_temp: str = "",
     excluded: selection.KeysFile | None = None,
     job: str = "",
 ) -> None:
     """Adds the whole job to a pipeline.
 
-    `schemas` has the columns of each input, or None. `finished` is the folder for finished shards
-    until the commit, by default `staging`. `transform_temp` is by default below `staging`.
+    `schemas` has the columns of each input, or None. `transform_temp` is by default below
+    `staging`.
     """
     shards = options.shard_options(byte_versions(options.image.icc))
     spool = storage.join(staging, SPOOL_NAME)
@@ -118,7 +112,6 @@ def construct(
         shards,
         file_name_suffix=".tfrecord",
         staging=staging,
-        finished=finished,
         job=job,
     )
     files = planned.units | "Write" >> write  # final paths of the shards
@@ -126,7 +119,7 @@ def construct(
         commit_spec(options, write, schemas),
         planned.plan,
         listed.skipped,
-        (*unique_keys(listed.batches, options, schemas), *listed.checked),
+        listed.checked,
     )
 
 
@@ -141,28 +134,15 @@ def list_batches(
     first, *more = zip(options.sources, schemas, strict=True)
     listing = ListImages(*first, more, spool, draws="splits" in options.given)
     listed = pipeline | "List" >> listing  # RefBatch, {reason: files}
-    selected = selection.Selected(listed.batches, (), ())
-    if excluded is not None or options.class_map:
-        selected = listed.batches | "Select" >> selection.SelectImages(excluded, options.class_map)
-    checked = selected.checked
+    selected = listed.batches | "Select" >> selection.SelectImages(excluded, options.class_map)
+    unique = selected.batches | "UniqueKeys" >> selection.RefuseDuplicateKeys()
+    checked = (unique, *selected.checked)
     if globs := sorted({glob for source in options.sources for glob in source.exclude_glob}):
-        check = StoreConfig.of_pipeline(listed.batches).step(selection.check_globs)
-        checked += (
-            listed.skipped
-            | "PassedOver" >> beam.FlatMap(list)
-            | "AllPassedOver" >> beam.CombineGlobally(beam.combiners.ToSetCombineFn())
-            | "CheckGlobs" >> beam.Map(check, globs),
-        )
-    skipped = listed.skipped
-    if "splits" not in options.given:
-        # A split of the input deserves a warning of its own only if the user asked for splits, too.
-        skipped = skipped | "Unasked" >> beam.Map(
-            lambda counts: {
-                re.sub(f"^{GIVEN_SPLIT}: ", f"{OWN_SPLIT}: ", key): n for key, n in counts.items()
-            }
-        )
+        passed_over = listed.skipped | "PassedOver" >> beam.FlatMap(list)
+        check = selection.Check(selection.check_globs, globs)
+        checked += (passed_over | "CheckGlobs" >> check,)
     batches = selected.batches | "Split" >> AssignSplits(ShardOptions(plan=options.plan))
-    return selection.Selected(batches, (skipped, *selected.skipped), checked)
+    return selection.Selected(batches, (listed.skipped, *selected.skipped), checked)
 
 
 def checked_schemas(options: BuildOptions) -> Schemas:
@@ -197,16 +177,6 @@ def checked_schemas(options: BuildOptions) -> Schemas:
 
 def columns_of(schemas: Schemas) -> tuple[ColumnSpec, ...]:
     return next((schema.columns for schema in schemas if schema), ())
-
-
-def unique_keys(
-    batches: beam.PCollection, options: BuildOptions, schemas: Schemas
-) -> tuple[beam.PCollection, ...]:
-    """Returns a check that no key occurs twice, or nothing if keys cannot be equal."""
-    # The keys of a single folder or archive are paths in it, which are unique.
-    if schemas == (None,) and not has_several_archives(options.source):
-        return ()
-    return (batches | "UniqueKeys" >> selection.RefuseDuplicateKeys(),)
 
 
 def with_pinned_classes(
@@ -249,6 +219,7 @@ def commit_spec(
         versions=byte_versions(options.image.icc) | {"apache-beam": beam.__version__},
         inputs=tuple((each.input, getattr(each, "fingerprint", None)) for each in options.sources),
         warnings=tuple(text for schema in schemas if schema for text in schema.warnings),
+        asks_splits="splits" in options.given,
     )
 
 
@@ -280,7 +251,6 @@ def plan_only(options: BuildOptions, runner: Runner) -> str:
         batches = listed.batches
         checked = [
             batches | "CheckColumns" >> beam.FlatMap(_check_columns, columns),
-            *unique_keys(batches, options, schemas),
             *listed.checked,
         ]
         # The checks are side inputs of the last step, which therefore runs only after all passed.
@@ -296,7 +266,7 @@ def plan_only(options: BuildOptions, runner: Runner) -> str:
         with open(path, "rb") as file:
             plan, skipped = pickle.load(file)
     warnings = [text for schema in schemas if schema for text in schema.warnings]
-    return plan_table(plan, skipped, options.plan.splits, warnings)
+    return plan_table(plan, skipped, options, warnings)
 
 
 def _check_columns(batch: RefBatch, columns: Sequence[ColumnSpec]) -> Iterator[Any]:
@@ -316,7 +286,7 @@ def _write_plan(
 def plan_table(
     plan: ShardPlan,
     skipped: Iterable[Mapping[str, int]],
-    splits: Mapping[str, float],
+    options: BuildOptions,
     warnings: Iterable[str],
 ) -> str:
     """Returns the text of a plan: splits, classes, files passed over, and warnings."""
@@ -333,6 +303,7 @@ def plan_table(
     passed_over, names = counts_and_names(skipped)
     if passed_over:
         lines.append(for_output("files skipped" + reasons(passed_over)))
-    warnings = [*warnings, *warnings_of(counts, plan.images, splits, names)]
+    splits, is_asked = options.plan.splits, "splits" in options.given
+    warnings = [*warnings, *warnings_of(counts, plan.images, splits, names, is_asked)]
     lines += [for_output(f"warning: {warning}") for warning in warnings]
     return "\n".join([*lines, "nothing was written"])

@@ -13,6 +13,7 @@ from beam_pipeline.columns.export import LABEL_IDS, LABEL_TEXT
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.errors import Arg, UserError
+from imageshards.progress import note_activity
 from imageshards.text import shortened
 
 # Column with the pickled reference, which TFT passes through. No feature may have this name.
@@ -40,6 +41,7 @@ def to_record_batches(batch: RefBatch, columns: Sequence[ColumnSpec]) -> Iterato
     refs = batch.refs
     if not refs:
         return
+    note_activity("analysing columns", len(refs), "row")
     arrays = [_column_array(refs, spec) for spec in columns]
     pickled = [pickle.dumps(tuple(ref._replace(columns=None)), protocol=5) for ref in refs]
     arrays.append(_one_value_lists(pa.array(pickled, pa.binary())))

@@ -31,6 +31,8 @@ TRANSFORM_FN_DIR = "transform_fn"
 
 _HERE = pathlib.Path(__file__).parent
 LABEL_GRAPHS = {ONE: _HERE / "label_graph", SEVERAL: _HERE / "labels_graph"}
+# Vocabulary of one label, in whose place each export has its own.
+PLACEHOLDER = _HERE / LABEL_VOCABULARY
 _VOCABULARY_PATH = f"{TRANSFORM_FN_DIR}/assets/{LABEL_VOCABULARY}"
 _SCHEMA_PATH = "transformed_metadata/schema.pbtxt"
 # Matches a feature that is not the label.
@@ -44,25 +46,23 @@ def export_labels(
 ) -> str:
     """Exports a transform from class names, in the order of their ids; returns `transform_dir`.
 
-    `exported` is the folder of an exported transform whose extra columns are kept; "" for the graph
-    of this package, which has labels alone. Without labels, a transform has only extra columns. A
-    repeated call with the same names writes the same files.
+    `exported` is the folder of a transform that tensorflow-transform has exported, whose extra
+    columns are kept; "" for the graph of this package, which has labels alone. Without labels, a
+    transform has only extra columns. A repeated call with the same names writes the same files.
     """
     folder = exported or str(LABEL_GRAPHS.get(label, ""))
     if folder:
         storage.copy_folder(folder, transform_dir)
     if label == NONE:
         return transform_dir
-    storage.write(storage.join(transform_dir, _VOCABULARY_PATH), vocabulary_text(names))
-    # The package's own graph was traced with one class, whose id is 0.
+    storage.write(
+        storage.join(transform_dir, _VOCABULARY_PATH), "".join(f"{name}\n" for name in names)
+    )
+    # Each graph was traced with other classes.
     schema = storage.read(storage.join(folder, _SCHEMA_PATH))
     schema = _LABEL_MAX.sub(rb"\g<1>%d\n" % (len(names) - 1), schema)
     storage.write(storage.join(transform_dir, _SCHEMA_PATH), schema)
     return transform_dir
-
-
-def vocabulary_text(names: Sequence[str]) -> str:
-    return "".join(f"{name}\n" for name in names)
 
 
 def exported_classes(transform_dir: str) -> list[str]:

@@ -25,12 +25,9 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 
-from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.columns.arrow import REF_COLUMN
-from beam_pipeline.columns.export import LABEL_IDS, LABEL_TEXT, LABEL_VOCABULARY, vocabulary_text
+from beam_pipeline.columns.export import LABEL_IDS, LABEL_TEXT, LABEL_VOCABULARY, PLACEHOLDER
 from beam_pipeline.option_texts import ColumnSpec, invalid
-from beam_pipeline.planning.refs import ClassOrder
-from imageshards import storage
 from imageshards.commands.command_line import quiet_stderr, search_here
 from imageshards.errors import Arg, UserError, install_advice
 from imageshards.manifest import NONE, RECORD_NAMES
@@ -81,30 +78,6 @@ class MeanAndDeviation(beam.PTransform):
             | "Values" >> beam.Map(lambda arrays: arrays[0])  # float32 array of a batch
             | "Combine" >> beam.CombineGlobally(ZScoreFn())  # [mean, deviation]
         )
-
-
-class LabelVocabulary(beam.PTransform):
-    """TFT analyzer: tuples of one array of labels (bytes) → path of the vocabulary file."""
-
-    def __init__(self, order: ClassOrder, directory: str):
-        super().__init__()
-        self._order = order
-        self._directory = directory
-
-    def expand(self, tensors: beam.PCollection[tuple[np.ndarray]]) -> beam.PCollection[np.ndarray]:
-        write = StoreConfig.of_pipeline(tensors).step(write_vocabulary)
-        return (
-            tensors
-            | "Labels" >> beam.FlatMap(lambda arrays: map(bytes.decode, set(arrays[0].tolist())))
-            | "Union" >> beam.CombineGlobally(beam.combiners.ToSetCombineFn())  # one set of str
-            | "WriteVocabulary" >> beam.Map(write, self._order, self._directory)  # path
-        )
-
-
-def write_vocabulary(labels: set[str], order: ClassOrder, directory: str) -> np.ndarray:
-    path = storage.join(directory, LABEL_VOCABULARY)
-    storage.write(path, vocabulary_text(order.names(labels)))
-    return np.array(path)
 
 
 RESERVED_FEATURES = RECORD_NAMES | {REF_COLUMN}
@@ -227,15 +200,13 @@ class TransformModule(importlib.abc.InspectLoader):
 class Preprocess:
     """The `preprocessing_fn` of a build, which returns class ids and extra features.
 
-    Outputs of a user's module replace the extra features. The analysis writes its vocabulary to
-    `vocabulary_dir`.
+    Outputs of a user's module replace the extra features. The vocabulary is a placeholder of one
+    label; `export_labels` writes the classes of the dataset in its place.
     """
 
     columns: tuple[ColumnSpec, ...]
-    order: ClassOrder
     label: str
     module: TransformModule | None
-    vocabulary_dir: str
 
     def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
         module = self.module
@@ -256,18 +227,8 @@ class Preprocess:
             outputs = {name: _checked_output(name, t, module.name) for name, t in found.items()}
         if self.label == NONE:
             return outputs
-        import tensorflow as tf
-        import tensorflow_transform as tft
-
-        text = inputs[LABEL_TEXT]
-        (path,) = tft.experimental.ptransform_analyzer(
-            inputs=[getattr(text, "values", text)],  # only a sparse tensor has `values`
-            ptransform=LabelVocabulary(self.order, self.vocabulary_dir),
-            output_dtypes=[tf.string],
-            output_shapes=[[]],
-            output_asset_default_values=[b"label\n"],
-        )
-        return {LABEL_IDS[self.label]: label_id(text, path), **outputs}
+        ids = label_id(inputs[LABEL_TEXT], str(PLACEHOLDER))
+        return {LABEL_IDS[self.label]: ids, **outputs}
 
 
 def _default_feature(tensor: Any, spec: ColumnSpec) -> Any:

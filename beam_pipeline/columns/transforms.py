@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
+from apache_beam import pvalue
 
 from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.columns import preprocessing
@@ -34,7 +35,6 @@ from beam_pipeline.planning.refs import ClassOrder, RefBatch, distinct_labels
 from imageshards import storage
 from imageshards.errors import Arg
 from imageshards.manifest import ONE, FeatureSpec
-from imageshards.progress import note_activity
 
 TFT_TEMP = "tft_temp"
 
@@ -119,43 +119,35 @@ class AnalyseColumns(beam.PTransform):
         self._transform_dir = transform_dir
 
     def expand(self, batches: beam.PCollection[RefBatch]) -> Analysed:
-        if self._columns or self._module is not None:
-            return self._through_tft(batches)
         stores = StoreConfig.of_pipeline(batches)
         distinct, export = stores.step(distinct_labels), stores.step(_export)
-        folders = self._transform_dir, self._copied_from
-        features = (
+        labels = (
             batches
             | "DistinctLabels" >> beam.FlatMap(distinct, self._order.class_names)  # str
             | "Union" >> beam.CombineGlobally(beam.combiners.ToSetCombineFn())  # one set
-            | "ExportLabels" >> beam.Map(export, self._order, *folders, self._label)
+        )
+        exported, complete = self._copied_from, []
+        if self._columns or self._module is not None:
+            # TensorFlow may not know the store of the output, so it writes to a folder it knows.
+            exported = storage.join(self._temp_dir, f"exported-{uuid.uuid4().hex}")
+            batches, written = self._through_tft(batches, exported)
+            complete.append(pvalue.AsIter(written))
+        features = labels | "ExportLabels" >> beam.Map(
+            export, self._order, self._transform_dir, exported, self._label, *complete
         )  # {feature: FeatureSpec}
         return Analysed(batches, features)
 
-    def _through_tft(self, batches: beam.PCollection[RefBatch]) -> Analysed:
+    def _through_tft(
+        self, batches: beam.PCollection[RefBatch], exported: str
+    ) -> tuple[beam.PCollection[RefBatch], beam.PCollection]:
+        """Returns the batches with features, and an element when the transform is `exported`."""
         preprocessing.import_tensorflow_transform()
         from tensorflow_transform import beam as tft_beam
 
         columns = self._raw_columns
-        preprocess = preprocessing.Preprocess(
-            self._columns,
-            self._order,
-            self._label,
-            self._module,
-            storage.join(self._temp_dir, f"vocabulary-{uuid.uuid4().hex}"),
-        )
-        stores = StoreConfig.of_pipeline(batches)
-        check = stores.step(_with_checked_labels)
-        write = stores.step(_then_write_raw_metadata)
-        raw = (
-            batches
-            | "CheckLabels" >> beam.Map(check, self._order.class_names)  # RefBatch
-            | "ToRecordBatches" >> beam.FlatMap(to_record_batches, columns)  # pa.RecordBatch
-        )
-        exported = self._transform_dir
-        # TensorFlow may not know the store, so it writes to a folder that it knows.
-        if not storage.is_local(exported):
-            exported = storage.join(self._temp_dir, "exported")
+        preprocess = preprocessing.Preprocess(self._columns, self._label, self._module)
+        to_arrow = StoreConfig.of_pipeline(batches).step(to_record_batches)
+        raw = batches | "ToRecordBatches" >> beam.FlatMap(to_arrow, columns)  # pa.RecordBatch
         dataset = (raw, _adapter_config(columns))
         # TFT keeps no link from its rows to images, so the reference passes through as a column.
         with tft_beam.Context(temp_dir=self._temp_dir, passthrough_keys={REF_COLUMN}):
@@ -163,12 +155,12 @@ class AnalyseColumns(beam.PTransform):
             transformed, _ = (dataset, transform_fn) | "Transform" >> tft_beam.TransformDataset(
                 output_record_batches=True
             )
-            features = (
+            written = (
                 transform_fn
                 | "WriteTransformFn" >> tft_beam.WriteTransformFn(exported)
-                | "WriteRawMetadata" >> beam.Map(write, columns, exported, self._transform_dir)
+                | "WriteRawMetadata" >> beam.Map(_write_raw_metadata, columns, exported)
             )
-        return Analysed(transformed | "ToRefBatches" >> beam.Map(to_ref_batch), features)
+        return transformed | "ToRefBatches" >> beam.Map(to_ref_batch), written
 
 
 @contextlib.contextmanager
@@ -204,15 +196,15 @@ def transform_temp_folder(
 
 
 def _export(
-    labels: set[str], order: ClassOrder, transform_dir: str, copied_from: str, label: str
+    labels: set[str],
+    order: ClassOrder,
+    transform_dir: str,
+    exported: str,
+    label: str,
+    written: Any = None,
 ) -> dict[str, FeatureSpec]:
-    return exported_features(export_labels(order.names(labels), transform_dir, copied_from, label))
-
-
-def _with_checked_labels(batch: RefBatch, class_names: Sequence[str] | None) -> RefBatch:
-    distinct_labels(batch, class_names)
-    note_activity("analysing columns", len(batch.refs), "row")
-    return batch
+    """Exports the transform; `written` is there when `exported` is."""
+    return exported_features(export_labels(order.names(labels), transform_dir, exported, label))
 
 
 def _adapter_config(columns: Sequence[ColumnSpec]) -> Any:
@@ -224,10 +216,5 @@ def _adapter_config(columns: Sequence[ColumnSpec]) -> Any:
     return tensor_adapter.TensorAdapterConfig(arrow_schema(columns), representations)
 
 
-def _then_write_raw_metadata(
-    _: None, columns: Sequence[ColumnSpec], exported: str, transform_dir: str
-) -> dict[str, FeatureSpec]:
+def _write_raw_metadata(_: None, columns: Sequence[ColumnSpec], exported: str) -> None:
     preprocessing.write_raw_metadata(preprocessing.raw_feature_spec(columns), exported)
-    if exported != transform_dir:
-        storage.copy_folder(exported, transform_dir)
-    return exported_features(transform_dir)

@@ -18,16 +18,22 @@ import msgspec
 
 from beam_pipeline.columns.export import exported_classes, exported_features
 from beam_pipeline.commit.descriptions import croissant_text, tfds_files
-from beam_pipeline.commit.finalize import FinalizeTask, FinalShard, backup_shards, plan_finalize
+from beam_pipeline.commit.finalize import FinalizeTask, FinalShard, plan_finalize
 from beam_pipeline.commit.staging import mark_committed, set_aside
 from beam_pipeline.commit.warnings import counts_and_names, of_boxes, of_copies, warnings_of
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.planning.refs import HOW_PATHS_ARE_READ, why_missing
-from beam_pipeline.shards.finished import output_error, read_result
 from beam_pipeline.shards.places import ShardPlaces
-from beam_pipeline.shards.result import ShardResult, ShardStats, merge_stats, most_first
+from beam_pipeline.shards.result import (
+    ShardResult,
+    ShardStats,
+    merge_stats,
+    most_first,
+    output_error,
+    read_result,
+)
 from imageshards import storage
 from imageshards.deduplication.search import count_copies
 from imageshards.errors import UserError
@@ -48,6 +54,7 @@ from imageshards.manifest import (
     Input,
     Manifest,
     Reject,
+    Shard,
     Source,
     Split,
     fingerprint_of,
@@ -156,6 +163,8 @@ class CommitSpec:
         options, versions: Entries of the manifest.
         inputs: (path, fingerprint of a dataset or None) of each input.
         warnings: Sentences for the manifest that were known before the images were listed.
+        asks_splits: Whether the user gave the splits of `write.plan`, which may then deserve a
+            warning if the input gives other ones.
     """
 
     places: ShardPlaces
@@ -166,6 +175,7 @@ class CommitSpec:
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
     inputs: tuple[tuple[str, str | None], ...] = ()
     warnings: tuple[str, ...] = ()
+    asks_splits: bool = True
 
 
 def begin_commit(
@@ -202,7 +212,6 @@ def begin_commit(
         where = write_list(found, spec.places.staging)
         check_budget(rejects, listed, spec.max_reject_fraction, where)
         tasks = plan_finalize(shards)
-        backup_shards(tasks, spec.places)
         # Until here the old dataset is untouched, so that a failed check costs nothing.
         set_aside(spec.places.output, spec.places.staging)
     except OSError as e:
@@ -216,14 +225,13 @@ def finish_commit(
     summary: WriteSummary,
     skipped: Iterable[dict[str, int]],
     spec: CommitSpec,
-    *complete: Any,
 ) -> str:
     """Writes the files beside the shards, then the manifest; returns the dataset's fingerprint.
 
     Beam may run this step again, or twice at the same time. The manifest is written last, so that a
     reader who finds a manifest finds the whole dataset, with its report. `entries` are results of
-    `finalize_shard`, `skipped` as `Listed.skipped`, `complete` as for `begin_commit`. Raises
-    `RuntimeError` if records were lost or doubled since the shards were written.
+    `finalize_shard`, `skipped` as `Listed.skipped`. Raises `RuntimeError` if records were lost or
+    doubled since the shards were written.
     """
     spec.places.check_job()
     shards = list(entries)
@@ -287,10 +295,7 @@ def manifest_of(
             remedy="give the same command again",
         )
     passed_over, names = counts_and_names(skipped)
-    splits = {}
-    for name in sorted(plan.num_shards):
-        found = sorted((s.shard for s in shards if s.split == name), key=lambda shard: shard.file)
-        splits[name] = Split(sum(shard.num_records for shard in found), found)
+    splits = _splits_of(shards, plan)
     stats = merge_stats(summary.stats.values())
     # A list with a single NaN is counted as well, but only a scalar can be missing.
     missing = {
@@ -322,13 +327,21 @@ def manifest_of(
         versions=printable_in(spec.versions),
     )
     counts = {name: split.num_records for name, split in splits.items()}
-    warnings = warnings_of(class_counts(manifest), counts, tuple(spec.write.plan.splits), names)
+    splits_asked = tuple(spec.write.plan.splits)
+    warnings = warnings_of(class_counts(manifest), counts, splits_asked, names, spec.asks_splits)
     warnings += of_boxes(stats.of("notes"))
     return msgspec.structs.replace(
         manifest,
         fingerprint=fingerprint_of(manifest),
         warnings=printable_in([*spec.warnings, *warnings, *remedies(summary.rejects)]),
     )
+
+
+def _splits_of(shards: Iterable[FinalShard], plan: ShardPlan) -> dict[str, Split]:
+    found: dict[str, list[Shard]] = {name: [] for name in sorted(plan.num_shards)}
+    for final in sorted(shards, key=lambda final: final.shard.file):
+        found[final.split].append(final.shard)
+    return {name: Split(sum(s.num_records for s in some), some) for name, some in found.items()}
 
 
 def write_companions(

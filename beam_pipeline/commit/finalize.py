@@ -15,9 +15,14 @@ import pyarrow as pa
 
 from beam_pipeline.planning.refs import ImageRef
 from beam_pipeline.shards.copying import read_records
-from beam_pipeline.shards.finished import held, output_error, read_result
 from beam_pipeline.shards.places import ShardPlaces
-from beam_pipeline.shards.result import ShardResult, WrittenFile, count_classes
+from beam_pipeline.shards.result import (
+    ShardResult,
+    count_classes,
+    is_unchanged,
+    output_error,
+    read_result,
+)
 from beam_pipeline.shards.writer import RecordFile
 from imageshards import storage
 from imageshards.errors import ImageError, IndexDamageError, OutputError
@@ -145,24 +150,6 @@ def plan_finalize(shards: Iterable[ShardResult]) -> list[FinalizeTask]:
     return tasks
 
 
-def backup_shards(tasks: Iterable[FinalizeTask], places: ShardPlaces) -> None:
-    """Copies the shards that were written to their final places and will be rewritten there.
-
-    Other shards may need their records, so all copies are made before the first shard is rewritten.
-    """
-
-    # In a repeated commit the shard may have been rewritten already, so an existing copy stays.
-    def back_up(shard: ShardResult) -> None:
-        # A failed read ends this step. Copying after it could replace the only copy of the first
-        # version by a shard that an earlier attempt has rewritten.
-        if not held(places.staged_path(shard.name), shard.file):
-            _check(places.final_path(shard.name), shard.file)
-            storage.copy(places.final_path(shard.name), places.staged_path(shard.name))
-
-    shards = [task.shard for task in tasks if task.changed and not task.shard.staged]
-    list(storage.map_concurrently(back_up, shards))
-
-
 def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> FinalShard:
     """Puts a shard, its index and its rejects into their final places.
 
@@ -176,11 +163,8 @@ def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> FinalShard:
         else:
             # A move would break a second run of this step, and shards that need its records.
             entry = shard.entry(places.file_of(shard.name))
-            # A shard that is not staged was written to its final place.
-            final, staged = places.final_path(shard.name), places.staged_path(shard.name)
-            _check(staged if shard.staged else final, shard.file)
-            if shard.staged:
-                storage.link(staged, final)
+            _check_staged(shard, places)
+            storage.link(places.staged_path(shard.name), places.final_path(shard.name))
             index = storage.join(places.output, entry.index.file)
             storage.link(places.index_path(shard.name), index)
         rejected: dict[str, File] = {}
@@ -200,9 +184,9 @@ def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> FinalShard:
     return FinalShard(shard.split, entry, rejected)
 
 
-def _check(path: str, file: WrittenFile) -> None:
+def _check_staged(shard: ShardResult, places: ShardPlaces) -> None:
     # A worker of a job that has lost the output may have written there.
-    if not held(path, file):
+    if not is_unchanged(path := places.staged_path(shard.name), shard.file):
         raise _damaged(path, "it has other bytes")
 
 
@@ -238,7 +222,7 @@ def _rewrite(task: FinalizeTask, places: ShardPlaces) -> Shard:
             file.commit(before and before.version)
         except OSError as e:
             # Another attempt at this step writes the same bytes.
-            if e.errno != errno.ESTALE or not held(final, records.written()):
+            if e.errno != errno.ESTALE or not is_unchanged(final, records.written()):
                 raise
     classes = count_classes(_labels_in(table))
     rewritten = msgspec.structs.replace(
@@ -252,8 +236,7 @@ def _rows_of(
     shard: ShardResult, numbers: Mapping[str, Container[int]], places: ShardPlaces
 ) -> pa.Table:
     """Returns rows of a shard's index: `numbers` counts the wanted records in each stratum."""
-    if shard.staged:
-        _check(places.staged_path(shard.name), shard.file)
+    _check_staged(shard, places)
     try:
         table = read_shard_index(places.staging, shard.entry(places.file_of(shard.name)))
     except IndexDamageError as e:

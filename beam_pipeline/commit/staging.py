@@ -11,11 +11,12 @@ from typing import TypeVar
 
 import msgspec
 
+from beam_pipeline.inputs.folders import is_dataset
 from beam_pipeline.inputs.spool import SPOOL_NAME
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.planning.plan import PLAN_NAME
-from beam_pipeline.shards.finished import output_error
 from beam_pipeline.shards.places import JOB_NAME, JobNotes
+from beam_pipeline.shards.result import output_error
 from imageshards import storage
 from imageshards.commands.output_folder import check_no_links, foreign_files, foreign_files_error
 from imageshards.errors import Arg, DamagedManifestError, UserError
@@ -26,7 +27,6 @@ from imageshards.manifest import (
     LOCK_NAME,
     MANIFEST_NAME,
     REPLACED_NAME,
-    REPORT_NAME,
     Manifest,
     load_manifest,
 )
@@ -64,19 +64,6 @@ class OutputState:
         # The commit removes the old manifest before the new one is written, but not the notes.
         return self.notes.pinned_classes if self.notes else ()
 
-    @property
-    def in_place(self) -> bool:
-        """Whether finished shards are written to their final places, as a store has no rename."""
-        # Without a manifest a folder is no dataset, so nobody reads these shards too early.
-        empty = self.manifest is None and self.damage is None
-        # A resumed job must find the shards where it wrote them.
-        may_be = self.notes is None or self.notes.in_place
-        return not storage.is_local(self.output) and empty and may_be
-
-    @property
-    def finished_folder(self) -> str:
-        return self.output if self.in_place else self.staging
-
 
 def read_output_state(output: str, staging: str) -> OutputState:
     """Reads the contents of an output folder, by requests that are sent at the same time."""
@@ -85,11 +72,8 @@ def read_output_state(output: str, staging: str) -> OutputState:
         lambda: _read_notes(staging, JOB_NAME, JobNotes),
         lambda: _names_in(output),
     )
-    is_ours = bool(found or notes)
-    # A foreign program may also write a manifest.json, but no file that begins like this.
-    if damage:
-        begin = storage.read(storage.join(output, MANIFEST_NAME), 100).lstrip(b"{ \r\n")
-        is_ours = is_ours or begin.startswith(b'"format_version"')
+    # A foreign program may also write a manifest.json.
+    is_ours = bool(found or notes or (damage and is_dataset(output)))
     foreign = () if is_ours else tuple(foreign_files(names))
     return OutputState(output, staging, found, damage, notes, foreign)
 
@@ -159,15 +143,9 @@ def set_aside(output: str, staging: str) -> None:
 
 def _link_dataset(output: str, folder: str, manifest: Manifest) -> None:
     """Links the files of a dataset in another folder; copies them in a store."""
-    shards = {entry.file for _, entry in manifest.shards()}
-    folders = set(DATASET_FOLDERS) - {REPORT_NAME}
-    names = []
-    for entry in storage.list_folder(output):
-        if entry.is_folder and entry.name in folders:
-            below = storage.files_below(entry.path)
-            names += [file.path[len(entry.path) - len(entry.name) :] for file in below]
-        elif entry.name in {*shards, *COMPANION_NAMES}:
-            names.append(entry.name)
+    shards = [entry for _, entry in manifest.shards()]
+    names = [entry.file for entry in shards if not entry.folder]
+    names += [*(entry.index.file for entry in shards), *manifest.files]
 
     def put(name: str) -> None:
         # A manifest is copied: who writes into the old file would change a link to it, too.
@@ -176,7 +154,11 @@ def _link_dataset(output: str, folder: str, manifest: Manifest) -> None:
         if not storage.exists(storage.join(folder, name)):
             by(storage.join(output, name), storage.join(folder, name))
 
-    list(storage.map_concurrently(put, names))
+    def put_if_there(name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):  # the old dataset may lack a file
+            put(name)
+
+    list(storage.map_concurrently(put_if_there, names))
     put(MANIFEST_NAME)  # comes last, as it makes the copy a complete dataset
 
 
@@ -187,8 +169,7 @@ def prepare_staging(state: OutputState, digest: str = "") -> str:
     A later run knows by `digest`, made of the options, that a committed dataset is its own work.
     """
     staging, job = state.staging, uuid.uuid4().hex
-    classes, in_place = state.pinned_classes, state.in_place
-    notes = JobNotes(id=job, digest=digest, in_place=in_place, pinned_classes=classes)
+    notes = JobNotes(id=job, digest=digest, pinned_classes=state.pinned_classes)
     try:
         entries, _ = storage.run_concurrently(
             lambda: storage.list_folder(staging),
@@ -245,13 +226,10 @@ def remove_empty(output: str, staging: str, fresh: bool) -> None:
     """Removes the files of a job that had finished no shard, and a `fresh` output folder."""
     with contextlib.suppress(OSError, UserError):
         names = _names_in(output)
-        # Uploaded shards without a result file still belong to this job.
-        notes = _read_notes(staging, JOB_NAME, JobNotes)
-        in_place = notes and notes.in_place and any(name.endswith(".tfrecord") for name in names)
         aside = storage.exists(storage.join(staging, REPLACED_NAME, MANIFEST_NAME))
-        keeps = in_place or (aside and MANIFEST_NAME not in names)
         results = {name for name in _names_in(staging) if name.endswith(".json")}
-        if not keeps and results <= {JOB_NAME, PLAN_NAME, COMMITTED_NAME}:
+        is_new = results <= {JOB_NAME, PLAN_NAME, COMMITTED_NAME}
+        if is_new and (MANIFEST_NAME in names or not aside):
             remove(staging)
         if fresh and storage.is_local(output) and not os.listdir(output):
             os.rmdir(output)

@@ -15,7 +15,7 @@ from beam_pipeline.commit.dataset import (
     without_shards,
 )
 from beam_pipeline.commit.finalize import finalize_shard
-from beam_pipeline.shards.finished import read_result
+from beam_pipeline.shards.result import read_result
 from beam_pipeline.shards.transforms import SideBySide
 
 
@@ -101,5 +101,4 @@ class CommitShards(beam.PTransform):
             pvalue.AsSingleton(summary | "Totals" >> beam.Map(without_shards)),
             pvalue.AsIter(skipped),
             spec,
-            *complete,
         )

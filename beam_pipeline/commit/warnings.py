@@ -52,18 +52,24 @@ def warnings_of(
     images: Mapping[str, int],
     splits: Collection[str],
     names: Mapping[str, Sequence[str]],
+    asks_splits: bool = True,
 ) -> list[str]:
     """Returns the warnings about a dataset or a plan.
 
     `counts` is split → class → images with that class, for all classes. `images` is split → images.
-    `splits` are the names in `--splits`, and `names` comes from `counts_and_names`.
+    `splits` are the names in `--splits`, which the user gave if `asks_splits`. `names` comes from
+    `counts_and_names`.
     """
+    found = [split for split, count in images.items() if count]
+    given = set(names.get(labels.GIVEN_SPLIT, ()))
+    if not asks_splits:
+        names = {reason: each for reason, each in names.items() if reason != labels.GIVEN_SPLIT}
     classes: collections.Counter[str] = collections.Counter()
     for of_class in counts.values():
         classes.update(of_class)
     return [
         *_of_input(names),
-        *_of_splits([split for split, count in images.items() if count], splits, names),
+        *_of_splits(found, splits, set(found) <= given, asks_splits),
         *_of_class_names(classes, sum(images.values())),
         *_without_training_image(counts),
     ]
@@ -175,18 +181,19 @@ def _of_input(names: Mapping[str, Sequence[str]]) -> Iterator[str]:
 
 
 def _of_splits(
-    found: Sequence[str], wanted: Collection[str], names: Mapping[str, Sequence[str]]
+    found: Sequence[str], wanted: Collection[str], are_given: bool, asks_splits: bool
 ) -> Iterator[str]:
+    """Yields warnings about splits; `are_given` if the input gives each image its split."""
     # If the input defines other splits, the default splits may be empty.
     asked = set(wanted) != set(PlanOptions().splits) or set(found) <= set(wanted)
     missing = [split for split in wanted if split not in found]
-    if missing and asked and set(found) <= set(names.get(labels.OWN_SPLIT, ())):
+    if missing and asked and are_given and not asks_splits:
         yield (
             f"the input gives every image its split, {_shown(found)}, so none is in "
             f"{_shown(missing)}; for other splits, make a second build with this dataset as "
             "--input and with --splits"
         )
-    elif missing and asked and not set(found) <= set(names.get(labels.GIVEN_SPLIT, ())):
+    elif missing and asked and not are_given:
         yield (
             f"{counted(len(missing), 'split')} got no image: {_shown(missing)}; give a larger "
             "fraction by --splits, more images, or another --salt"

@@ -1,18 +1,20 @@
 """Finds out what finished datasets among the inputs bring to a build, and refuses misfits.
 
-Records are copied, not encoded again, so a build from datasets has their image options. Extra
-columns stay as they are in the records, as the original values are not stored.
+Their records are listed from the index of each shard. Records are copied, not encoded again, so a
+build from datasets has their image options. Extra columns stay as they are in the records, as the
+original values are not stored.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from beam_pipeline import options as opt
+from beam_pipeline.images.read import RECORD
 from beam_pipeline.inputs.annotations import check_table
 from beam_pipeline.inputs.archives.members import with_files
 from beam_pipeline.inputs.folders import is_dataset
@@ -23,9 +25,18 @@ from beam_pipeline.inputs.layout import (
     unfit_option,
     wrong_input,
 )
-from beam_pipeline.options import DATASET, TABLE, BuildOptions, ImageOptions, InputOptions
+from beam_pipeline.options import (
+    DATASET,
+    TABLE,
+    BuildOptions,
+    CopiedInput,
+    ImageOptions,
+    InputOptions,
+)
+from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import Arg, Text, UserError
+from imageshards.index import index_schema, read_shard_index
 from imageshards.manifest import (
     NONE,
     ONE,
@@ -34,8 +45,10 @@ from imageshards.manifest import (
     TRANSFORM_NAME,
     Manifest,
     Origin,
+    Shard,
     load_manifest,
 )
+from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from imageshards.typed import convert
 
 # Image options that decide the bytes of a record's picture → their flags.
@@ -47,6 +60,8 @@ _IMAGE_FLAGS = {"height_px": "image_size", "width_px": "image_size"} | {
     )
 }  # fmt: skip
 
+# Columns of an index from which records are listed.
+_INDEX_COLUMNS = ("key", "offset", "num_bytes", "source_bytes", "class_name")
 _BUILD_ONE_AGAIN = "build one of them again from its original images"
 
 Found = tuple[InputOptions, Manifest]
@@ -140,9 +155,7 @@ def _with_plan(options: BuildOptions, found: Sequence[Found]) -> BuildOptions:
     return dataclasses.replace(options, plan=dataclasses.replace(options.plan, **plan))
 
 
-def _contribution(
-    source: InputOptions, manifest: Manifest, options: BuildOptions
-) -> opt.CopiedInput:
+def _contribution(source: InputOptions, manifest: Manifest, options: BuildOptions) -> CopiedInput:
     """Returns a dataset with facts from its manifest; raises if splits cannot be drawn again."""
     keeps = "splits" not in options.given
     groups = convert(manifest.options, Origin).groups
@@ -152,7 +165,7 @@ def _contribution(
         problem = "was built with groups by " + Arg(flag, given) + ", which its records do not have"
         remedy = "leave " + Arg("splits") + " out, or build from the original images"
         raise unfit_option("splits", value, source.input, problem, remedy=remedy)
-    return opt.CopiedInput(
+    return CopiedInput(
         **vars(source) | {"label": options.source.label},
         fingerprint=manifest.fingerprint,
         keeps_splits=keeps,
@@ -259,3 +272,49 @@ def different_columns(
 
 def _named(columns: Sequence[opt.ColumnSpec]) -> str:
     return ", ".join(map(str, columns)) or "(none)"
+
+
+def as_copied(source: InputOptions) -> CopiedInput:
+    return source if isinstance(source, CopiedInput) else CopiedInput(**vars(source))
+
+
+def shards_to_list(source: CopiedInput) -> Iterator[tuple[str, str | None, Shard]]:
+    """Yields (path, split that its records keep, entry of the manifest) of each shard."""
+    manifest = load_manifest(source.input, "input", adopted=False)
+    if source.fingerprint and manifest.fingerprint != source.fingerprint:
+        problem = "which was replaced while this build read it"
+        raise wrong_input(source.input, problem, remedy="run the same command again")
+    for split, entry in manifest.shards():
+        yield storage.join(source.input, entry.file), split if source.keeps_splits else None, entry
+
+
+def list_records(
+    path: str, split: str | None, entry: Shard, labels: tuple[str, str] = (ONE, ONE)
+) -> Iterator[ImageRef]:
+    """Yields references to the records of a shard, in their order, from the index.
+
+    `split` is the split that its records keep; None if splits are drawn again. `labels` says how
+    many labels the records have, and how many they are going to have. Raises `UserError` if the
+    index is missing, or the index or the shard does not match the manifest.
+    """
+    has, wanted = labels
+    names = _INDEX_COLUMNS[:-1] if wanted == NONE else _INDEX_COLUMNS
+    schema = index_schema({}, has, names)
+    table = read_shard_index(storage.parent_of(path), entry, schema, "input")
+    found = [table[name].to_pylist() for name in names]
+    if wanted == NONE:
+        found.append([None] * len(table))
+    elif wanted == SEVERAL:
+        found[-1] = [(name,) if has == ONE else tuple(name) for name in found[-1]]
+    stored = storage.stat(path)
+    blank = ImageRef(
+        "", path, None, split, form=RECORD, version=stored.version if stored else "",
+        # In place of a time: a resumed build must not mix two versions of a shard.
+        mtime_ns=int(entry.sha256[:15], 16),
+    )  # fmt: skip
+    for key, offset, num_bytes, source_bytes, label in zip(*found, strict=True):
+        size_bytes = num_bytes - HEADER_BYTES - FOOTER_BYTES
+        yield blank._replace(
+            key=key, label=label, size_bytes=size_bytes, offset_bytes=offset,
+            source_bytes=source_bytes,
+        )  # fmt: skip

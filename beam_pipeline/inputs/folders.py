@@ -12,9 +12,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
-
-import msgspec
+from typing import NamedTuple, Protocol
 
 from beam_pipeline.inputs import layout
 from beam_pipeline.options import DATASET
@@ -23,7 +21,6 @@ from imageshards.errors import Arg, UserError
 from imageshards.images.options import passed_over
 from imageshards.manifest import MANIFEST_NAME
 from imageshards.text import printable
-from imageshards.typed import decode
 
 # Path, size in bytes or why the file is passed over, modification time in ns.
 Found = tuple[str, "int | Skipped", int]
@@ -36,7 +33,7 @@ _NOT_FILES = {
 }  # fmt: skip
 _SOME = 100  # names of files that are no images, among which annotations may be
 # A manifest begins with its version.
-_HEAD_BYTES = 1024
+_HEAD_BYTES = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,24 +84,13 @@ def _translated(glob: str) -> str:
     return FileSystem.translate_pattern(glob).removeprefix("(?ms)").removesuffix(r"\Z")
 
 
-class _Manifest(msgspec.Struct):
-    """Keys that the manifests of all versions have."""
-
-    format_version: Any
-    splits: Any
-    fingerprint: Any
-
-
 def is_dataset(folder: str) -> bool:
-    path = storage.join(folder, MANIFEST_NAME)
+    # A different program may have written a large file of this name.
     try:
-        # A different program may have written a large file of this name.
-        if b'"format_version"' not in storage.read(path, _HEAD_BYTES):
-            return False
-        decode(storage.read(path), _Manifest)
-    except (OSError, ValueError):
+        head = storage.read(storage.join(folder, MANIFEST_NAME), _HEAD_BYTES)
+    except OSError:
         return False
-    return True
+    return head.lstrip(b"{ \r\n").startswith(b'"format_version"')
 
 
 def finished_input(path: str) -> UserError:
@@ -207,9 +193,7 @@ def none_readable(folders: Iterable[str]) -> bool:
 
 def files_below(path: str, passes_over: PathFilter) -> Iterator[Found]:
     """Yields every file below a folder; raises `UserError` if the folder cannot be listed."""
-    if storage.is_local(path):
-        return _files(path, _Walk(passes_over))
-    return _objects(path, storage.files_below(path), _Walk(passes_over))
+    return _files(path, storage.files_below(path), passes_over)
 
 
 def matching_files(pattern: str, expected: str) -> list[str]:
@@ -233,40 +217,40 @@ def files_matching(pattern: str, passes_over: PathFilter) -> Iterator[Found]:
     pattern = os.path.join(root, below)
     matches = re.compile(_translated(pattern), re.DOTALL).fullmatch
     start = len(root.rstrip("/")) + 1
-    walk = _Walk(
-        passes_over, matches, lambda folder: layout.may_match_inside(below, folder[start:])
-    )
-    if storage.is_local(pattern):
-        # Beam's own listing does not follow links to folders, and drops broken links silently.
-        return _files(root, walk)
     # A store lists only names with this prefix.
-    return _objects(pattern, storage.files_from(layout.literal_prefix(pattern)), walk)
+    stored = storage.files_from(layout.literal_prefix(pattern))
+
+    def enters(folder: str) -> bool:
+        return layout.may_match_inside(below, folder[start:])
+
+    return _files(root, stored, passes_over, matches, enters)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Walk:
-    passes_over: PathFilter
-    takes: Callable[[str], object] = lambda path: True
-    enters: Callable[[str], bool] = lambda folder: True
+def _files(
+    root: str,
+    stored: Iterator[storage.Stat],
+    passes_over: PathFilter,
+    takes: Callable[[str], object] = lambda path: True,
+    enters: Callable[[str], bool] = lambda folder: True,
+) -> Iterator[Found]:
+    """Yields the files below a local folder, and each folder that is not listed, or stored files.
 
-
-def _objects(path: str, found: Iterator[storage.Stat], walk: _Walk) -> Iterator[Found]:
-    try:
-        for file in found:
-            if walk.takes(file.path):
-                yield file.path, walk.passes_over(file.path) or file.size_bytes, file.mtime_ns
-    except OSError as e:
-        _unreadable(path, e, walk.passes_over)
-
-
-def _files(path: str, walk: _Walk) -> Iterator[Found]:
-    """Yields the files below a local folder, and each folder that is not listed."""
-    for entry in storage.walk(path, lambda p: walk.enters(p) and not walk.passes_over(p)):
-        may_enter = entry.kind in ("folder", "loop") and walk.enters(entry.path)
+    `takes` says which files are wanted, `enters` which local folders may hold such files.
+    """
+    if not storage.is_local(root):
+        try:
+            for file in filter(lambda file: takes(file.path), stored):
+                yield file.path, passes_over(file.path) or file.size_bytes, file.mtime_ns
+        except OSError as e:
+            _unreadable(root, e, passes_over)
+        return
+    # Beam's own listing does not follow links to folders, and drops broken links silently.
+    for entry in storage.walk(root, lambda path: enters(path) and not passes_over(path)):
+        may_enter = entry.kind in ("folder", "loop") and enters(entry.path)
         if entry.error is not None:
-            yield entry.path, _unreadable(entry.path, entry.error, walk.passes_over), 0
-        elif may_enter or walk.takes(entry.path):
-            yield entry.path, walk.passes_over(entry.path) or _size_of(entry), _mtime_ns_of(entry)
+            yield entry.path, _unreadable(entry.path, entry.error, passes_over), 0
+        elif may_enter or takes(entry.path):
+            yield entry.path, passes_over(entry.path) or _size_of(entry), _mtime_ns_of(entry)
 
 
 def _size_of(entry: storage.Entry) -> int | Skipped:

@@ -38,8 +38,6 @@ UNREAD_FORMAT = "unread_format"
 # Reason of an archive in a folder or an archive, which may hold images.
 ARCHIVE_INSIDE = "archive_inside"
 GIVEN_SPLIT = "given_split"
-# The same of a build without --splits.
-OWN_SPLIT = "own_split"
 PART_AS_CLASS = "part_as_class"
 SPLIT_BELOW_CLASS = "split_below_class"
 SPLIT_OF_WORD = "split_of_word"

@@ -1,7 +1,4 @@
-"""Cuts an input into listing tasks, and lists the references of each task.
-
-Records of finished datasets are listed from the index of each shard.
-"""
+"""Cuts an input into listing tasks, and lists the references of each task."""
 
 from __future__ import annotations
 
@@ -10,12 +7,16 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from beam_pipeline.images.read import RECORD
 from beam_pipeline.inputs import folders, labels
 from beam_pipeline.inputs.annotations import file_error
 from beam_pipeline.inputs.archives.members import archive_files
 from beam_pipeline.inputs.archives.references import archive_refs, webdataset_schema
-from beam_pipeline.inputs.datasets import different_columns
+from beam_pipeline.inputs.datasets import (
+    as_copied,
+    different_columns,
+    list_records,
+    shards_to_list,
+)
 from beam_pipeline.inputs.folders import Found, Level, PathFilter, Skipped, is_dataset, level
 from beam_pipeline.inputs.layout import (
     expand_braces,
@@ -38,16 +39,13 @@ from beam_pipeline.options import (
     FILE_FLAGS,
     TABLE,
     TABLE_FLAGS,
-    CopiedInput,
     InputOptions,
 )
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import Arg, Text, UserError
-from imageshards.index import index_schema, read_shard_index
-from imageshards.manifest import NONE, ONE, SEVERAL, Shard, load_manifest
+from imageshards.manifest import Shard
 from imageshards.text import composed, key_of
-from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,11 +77,6 @@ def spooled_files(
         elif layout_of(source) == ARCHIVES and any(map(decompressed, expand_braces(source.input))):
             paths += [path for path, _ in archive_files(source) if decompressed(path)]
     return [found for found in storage.map_concurrently(storage.stat, paths) if found]
-
-
-def has_several_archives(source: InputOptions) -> bool:
-    """Returns whether an input is a folder of archives, or several behind a glob."""
-    return layout_of(source) == ARCHIVES and is_pattern(source.input)
 
 
 def schema_of(source: InputOptions, class_names: Sequence[str] | None = None) -> TableSchema | None:
@@ -180,7 +173,7 @@ def _tasks_of(source: InputOptions) -> Iterator[ListingTask]:
         for path, found in storage.map_concurrently(lambda path: (path, parts(path)), files):
             yield from (ListingTask(path, kind="table", part=part) for part in found)
     elif layout == DATASET:
-        for path, split, entry in shards_to_list(_as_copied(source)):
+        for path, split, entry in shards_to_list(as_copied(source)):
             yield ListingTask(path, split, kind="shard", entry=entry)
     elif layout == ARCHIVES:
         for path, prefix in archive_files(source):
@@ -192,10 +185,6 @@ def _tasks_of(source: InputOptions) -> Iterator[ListingTask]:
         yield ListingTask(source.input, kind="glob")
     else:
         yield from _folder_tasks(source)
-
-
-def _as_copied(source: InputOptions) -> CopiedInput:
-    return source if isinstance(source, CopiedInput) else CopiedInput(**vars(source))
 
 
 class _FolderTree:
@@ -291,7 +280,7 @@ def list_task(
     elif schema is not None:
         refs = read_refs(task.path, schema, task.part, spool)
     elif task.entry is not None:
-        has, wanted = _as_copied(source).record_label, source.label
+        has, wanted = as_copied(source).record_label, source.label
         refs = list_records(task.path, task.split, task.entry, (has, wanted))
     else:
         refs = _image_refs(task, source)
@@ -361,48 +350,3 @@ def _image_refs(task: ListingTask, source: InputOptions) -> Iterator[ImageRef | 
 
 def path_filter(source: InputOptions) -> PathFilter:
     return PathFilter(input_root(source), source.exclude_glob)
-
-
-_INDEX_COLUMNS = ("key", "offset", "num_bytes", "source_bytes", "class_name")
-
-
-def shards_to_list(source: CopiedInput) -> Iterator[tuple[str, str | None, Shard]]:
-    """Yields (path, split that its records keep, entry of the manifest) of each shard."""
-    manifest = load_manifest(source.input, "input", adopted=False)
-    if source.fingerprint and manifest.fingerprint != source.fingerprint:
-        problem = "which was replaced while this build read it"
-        raise wrong_input(source.input, problem, remedy="run the same command again")
-    for split, entry in manifest.shards():
-        yield storage.join(source.input, entry.file), split if source.keeps_splits else None, entry
-
-
-def list_records(
-    path: str, split: str | None, entry: Shard, labels: tuple[str, str] = (ONE, ONE)
-) -> Iterator[ImageRef]:
-    """Yields references to the records of a shard, in their order, from the index.
-
-    `split` is the split that its records keep; None if splits are drawn again. `labels` says how
-    many labels the records have, and how many they are going to have. Raises `UserError` if the
-    index is missing, or the index or the shard does not match the manifest.
-    """
-    has, wanted = labels
-    names = _INDEX_COLUMNS[:-1] if wanted == NONE else _INDEX_COLUMNS
-    schema = index_schema({}, has, names)
-    table = read_shard_index(storage.parent_of(path), entry, schema, "input")
-    found = [table[name].to_pylist() for name in names]
-    if wanted == NONE:
-        found.append([None] * len(table))
-    elif wanted == SEVERAL:
-        found[-1] = [(name,) if has == ONE else tuple(name) for name in found[-1]]
-    stored = storage.stat(path)
-    blank = ImageRef(
-        "", path, None, split, form=RECORD, version=stored.version if stored else "",
-        # In place of a time: a resumed build must not mix two versions of a shard.
-        mtime_ns=int(entry.sha256[:15], 16),
-    )  # fmt: skip
-    for key, offset, num_bytes, source_bytes, label in zip(*found, strict=True):
-        size_bytes = num_bytes - HEADER_BYTES - FOOTER_BYTES
-        yield blank._replace(
-            key=key, label=label, size_bytes=size_bytes, offset_bytes=offset,
-            source_bytes=source_bytes,
-        )  # fmt: skip

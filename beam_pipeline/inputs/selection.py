@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -113,27 +113,26 @@ class SelectImages(beam.PTransform):
         stores = StoreConfig.of_pipeline(batches)
         if self._class_map:
             # The check must see the labels of all images before they are renamed.
-            checked.append(
-                batches
-                | "ListedLabels"
-                >> beam.FlatMap(lambda b: {name for ref in b.refs for name in names_of(ref.label)})
-                | "AllLabels"
-                >> beam.CombineGlobally(beam.combiners.ToSetCombineFn()).without_defaults()
-                | "CheckClassMap" >> beam.Map(stores.step(check_class_map), self._class_map)
+            labels = batches | "ListedLabels" >> beam.FlatMap(
+                lambda batch: {name for ref in batch.refs for name in names_of(ref.label)}
             )
+            checked.append(labels | "CheckClassMap" >> Check(check_class_map, self._class_map))
             batches = batches | "RenameClasses" >> beam.Map(rename_classes, self._class_map)
         if self._excluded is not None:
             exclude = beam.ParDo(_ExcludeFn(self._excluded, stores))
             split = batches | "Exclude" >> exclude.with_outputs("skipped", "found", main="batches")
             batches = split.batches
             skipped.append(split.skipped)
-            # With a default for empty collections: the check must run even if no key was found.
-            checked.append(
-                split.found
-                | "FoundKeys" >> beam.CombineGlobally(beam.combiners.ToSetCombineFn())
-                | "CheckExcluded" >> beam.Map(stores.step(check_excluded), self._excluded)
-            )
+            checked.append(split.found | "CheckExcluded" >> Check(check_excluded, self._excluded))
         return Selected(batches, tuple(skipped), tuple(checked))
+
+
+@beam.ptransform_fn
+def Check(found: beam.PCollection, check: Callable[..., str], *given: Any) -> beam.PCollection[str]:
+    """Calls `check` with the set of all elements, also of none; it raises `UserError`."""
+    step = StoreConfig.of_pipeline(found).step(check)
+    union = found | "Union" >> beam.CombineGlobally(beam.combiners.ToSetCombineFn())
+    return union | "Check" >> beam.Map(step, *given)
 
 
 def rename_classes(batch: RefBatch, class_map: Mapping[str, str]) -> RefBatch:

@@ -17,7 +17,7 @@ from beam_pipeline.option_texts import invalid
 from imageshards.errors import Arg, UserError
 from imageshards.manifest import NONE, ONE, SEVERAL, FeatureSpec
 from imageshards.storage import is_local
-from imageshards.text import about_look_alikes, class_sort_key, counted, printable
+from imageshards.text import about_look_alikes, class_sort_key, printable
 
 # Replaces the modification time of a file that was not found.
 MISSING = -1
@@ -243,31 +243,6 @@ HOW_PATHS_ARE_READ = (
     "move the table"
 )
 _WINDOWS_DRIVE = re.compile(r"[A-Za-z]:(\\|$)")
-
-
-class Missing(NamedTuple):
-    """Number of images that were missing when they were listed, and the path of the first."""
-
-    num_images: int = 0
-    first: str = ""
-
-
-def missing_of(refs: Iterable[ImageRef]) -> Missing:
-    return add_missing(Missing(1, ref.uri) for ref in refs if ref.mtime_ns == MISSING)
-
-
-def add_missing(found: Iterable[Missing]) -> Missing:
-    some = [each for each in found if each.num_images]
-    first = min((each.first for each in some), default="")
-    return Missing(sum(each.num_images for each in some), first)
-
-
-def check_some_exist(num_images: int, missing: Missing) -> None:
-    """Raises `UserError` if all images are missing, before a build begins its work."""
-    if num_images and missing.num_images == num_images:
-        received = f"{counted(num_images, 'image')}, and none of them was found, such as "
-        received += why_missing(missing.first)
-        raise invalid("input", received, remedy=HOW_PATHS_ARE_READ)
 
 
 def why_missing(uri: str) -> str:

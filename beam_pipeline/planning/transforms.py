@@ -20,6 +20,7 @@ from apache_beam.transforms.window import GlobalWindows
 
 from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.images.process_pool import encoded_sizes
+from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import ImageOptions, PlanOptions, ShardOptions, UrlOptions
 from beam_pipeline.planning.plan import (
     RECORD_OVERHEAD_BYTES,
@@ -30,25 +31,25 @@ from beam_pipeline.planning.plan import (
     make_plan,
 )
 from beam_pipeline.planning.refs import (
+    HOW_PATHS_ARE_READ,
+    MISSING,
     ORDER,
     RANK,
     ImageRef,
     KeyHasher,
-    Missing,
     RefBatch,
     ShardUnit,
-    add_missing,
-    check_some_exist,
     distinct_labels,
     label_kind,
-    missing_of,
     names_of,
+    why_missing,
 )
 from imageshards import storage
 from imageshards.bounds import MAX_SHARDS
 from imageshards.errors import UserError
 from imageshards.manifest import ONE, FeatureSpec
 from imageshards.progress import note_activity
+from imageshards.text import counted
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from imageshards.typed import decode
 
@@ -149,7 +150,16 @@ class Survey(NamedTuple):
     counts: collections.Counter[tuple[str, str]]  # (split, label) → images that have the label
     kinds: collections.Counter[tuple[str, str]]  # (split, `label_kind`) → images
     sample: RefBatch  # some of the images; empty if the plan needs no sample
-    missing: Missing = Missing()
+    num_missing: int = 0  # images that were missing when they were listed
+    missing: str = ""  # path of the first of them
+
+
+def check_some_exist(survey: Survey) -> None:
+    """Raises `UserError` if all images are missing, before a build begins its work."""
+    if survey.num_missing and survey.num_missing == survey.kinds.total():
+        received = f"{counted(survey.num_missing, 'image')}, and none of them was found, such as "
+        received += why_missing(survey.missing)
+        raise invalid("input", received, remedy=HOW_PATHS_ARE_READ)
 
 
 def merge_surveys(surveys: Iterable[Survey], salt: str) -> Survey:
@@ -159,7 +169,8 @@ def merge_surveys(surveys: Iterable[Survey], salt: str) -> Survey:
         counts.update(survey.counts)
         kinds.update(survey.kinds)
     sample = sample_of([survey.sample for survey in found], salt)
-    return Survey(counts, kinds, sample, add_missing(survey.missing for survey in found))
+    first = min((survey.missing for survey in found if survey.missing), default="")
+    return Survey(counts, kinds, sample, sum(survey.num_missing for survey in found), first)
 
 
 def mean_record_bytes(
@@ -189,7 +200,7 @@ def plan_of(
     """
     counts, kinds = survey.counts, survey.kinds
     note_activity("planning", kinds.total(), "image")
-    check_some_exist(kinds.total(), survey.missing)
+    check_some_exist(survey)
     # Sampled images decide how many shards a split gets. If another run fails to read a sampled
     # image, another number of shards would make all finished shards worthless. A run with the same
     # survey and options therefore takes the saved numbers.
@@ -218,7 +229,8 @@ def survey_and_plan(
         counts = count_labels(batch, options.class_names)
         kinds = collections.Counter((str(r.split), label_kind(r.label)) for r in batch.refs)
         sample = sample_of([batch] if with_sample else [], salt)
-        return Survey(counts, kinds, sample, missing_of(batch.refs))
+        missing = [ref.uri for ref in batch.refs if ref.mtime_ns == MISSING]
+        return Survey(counts, kinds, sample, len(missing), min(missing, default=""))
 
     return (
         batches

@@ -24,7 +24,6 @@ class JobNotes(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str = ""
     digest: str = ""
-    in_place: bool = True  # finished shards may be written to their final places
     pinned_classes: tuple[str, ...] = ()  # classes, by id, of the dataset that is replaced
 
 
@@ -34,13 +33,10 @@ class ShardPlaces:
 
     A shard is *staged* while its file is in the staging folder, *finished* when its result is there
     too, and *final* when the file is in the output. Finished shards stay staged until the commit.
-    As a store cannot rename, shards may be written to the output there; then the staging folder
-    gets only copies of the shards that the commit rewrites.
     """
 
     output: str  # folder of final shards
     staging: str  # folder of results, indexes, rejects and staged shards
-    finished: str = ""  # folder to which shards are written; default: `staging`
     job: str = ""  # id of the job in `JOB_NAME`; "" for a pipeline without that file
     # A file's name is first name, split, filled-in format and suffix.
     first_name: str = ""
@@ -98,9 +94,6 @@ class ShardPlaces:
 
     def staged_path(self, name: str) -> str:
         return storage.join(self.staging, self.file_of(name))
-
-    def finished_path(self, name: str) -> str:
-        return storage.join(self.finished or self.staging, self.file_of(name))
 
     def final_path(self, name: str) -> str:
         return storage.join(self.output, self.file_of(name))

@@ -1,17 +1,25 @@
-"""Describes a written shard for the commit, for a resumed job and for the report."""
+"""Describes a written shard: for the commit and the report, and for a job that resumes."""
 
 from __future__ import annotations
 
 import collections
+import dataclasses
+import errno
+import hashlib
+import tempfile
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from beam_pipeline.planning.refs import Label, names_of
+from beam_pipeline.options import ShardOptions
+from beam_pipeline.planning.refs import Label, ShardUnit, names_of
+from beam_pipeline.shards.places import ShardPlaces
+from imageshards import storage
+from imageshards.errors import OutputError
 from imageshards.index import index_file
 from imageshards.manifest import ONE, File, IndexFile, Reject, Shard
-from imageshards.typed import Whole
+from imageshards.typed import Whole, decode
 
 if TYPE_CHECKING:  # the commit needs no Pillow
     from imageshards.images.encode import EncodedImage
@@ -22,6 +30,8 @@ COPIED = "TFRECORD"
 BOXES_DROPPED = "boxes_dropped"
 # Every 16th record of a shard counts towards the mean and deviation of pixels.
 PIXEL_SAMPLE = 16
+# Errors of the output that would stop all shards, not only this one.
+_FATAL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG}
 _PIXEL_SUMS = ("pixels", "sums", "squares")
 
 
@@ -116,7 +126,6 @@ class ShardResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     file: WrittenFile
     index: WrittenFile | None = None  # valid as long as no records move; None without features
     rejects_file: WrittenFile | None = None  # the rejected originals; None without any
-    staged: bool = True  # the file is in the staging folder, not in its final place
     digest: str  # `unit_digest`, by which a later run knows whether the shard is valid
     read_bytes: Whole  # bytes of originals that were read
     rejects: list[Reject]
@@ -165,3 +174,94 @@ class ShardResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 def count_classes(labels: Iterable[Label | list[str]]) -> dict[str, int]:
     names = (name for label in labels for name in names_of(label))
     return dict(sorted(collections.Counter(names).items()))
+
+
+def unit_digest(unit: ShardUnit, options: ShardOptions) -> str:
+    """Returns a hash of everything that determines a shard's bytes."""
+    # Everything is sorted, so that a new order of fields does not change the hash.
+    image = sorted(dataclasses.asdict(options.image).items())
+    digest = hashlib.sha256(repr((image, sorted(options.versions))).encode())
+    digest.update(repr(options.quarantine_bytes).encode())
+    features = unit.features and sorted(unit.features.items())
+    digest.update(repr((unit.name, sorted(unit.class_ids.items()), features)).encode())
+    for ref in unit.refs:
+        columns = sorted(ref.columns.items()) if ref.columns else None
+        where = (ref.offset_bytes, ref.source_bytes) if ref.offset_bytes >= 0 else None
+        text = repr((*ref[:7], columns, where, ref.in_pixels, ref.box_labels))
+        digest.update(text.encode("utf-8", "backslashreplace"))  # file names may have surrogates
+    return digest.hexdigest()
+
+
+def finished_result(name: str, places: ShardPlaces, digest: str) -> ShardResult | None:
+    """Returns the result of an earlier run that wrote this shard, if its files are still whole."""
+    try:
+        result = read_result(name, places)
+    except (OSError, OutputError):
+        return None
+    # Some rejects may be temporary, as a new attempt may read those images.
+    if result.digest != digest or any(r.may_be_temporary for r in result.rejects):
+        return None
+    files = {
+        places.staged_path(name): result.file,
+        places.index_path(name): result.index,
+        places.rejects_path(name): result.rejects_file,
+    }
+    if not all(file is None or _is_whole(path, file) for path, file in files.items()):
+        return None
+    return msgspec.structs.replace(result, reused=True)
+
+
+def read_result(name: str, places: ShardPlaces) -> ShardResult:
+    """Reads the result beside a finished shard; raises `OutputError` for another file."""
+    try:
+        result = decode(storage.read(places.result_path(name)), ShardResult)
+        if result.name != name:
+            raise ValueError(f"it is the result of {result.name!r}")
+        return result
+    except ValueError as e:
+        raise OutputError(
+            f"{places.result_path(name)!r}, in the folder of an unfinished build, is not the "
+            f"result of a shard ({e})",
+            remedy="delete it and give the same command again",
+        ) from e
+
+
+def write_result(result: ShardResult, places: ShardPlaces) -> None:
+    """Writes the result beside its shard, which makes the shard finished."""
+    storage.write(places.result_path(result.name), msgspec.json.encode(result))
+
+
+def is_unchanged(path: str, file: WrittenFile) -> bool:
+    """Returns whether a file has the bytes that were written."""
+    found = storage.stat(path)
+    if found is None or found.size_bytes != file.num_bytes:
+        return False
+    # The bytes of a version need not be read again.
+    is_same = bool(found.version) and file.version == found.version
+    return is_same or storage.sha256_of(path)[1] == file.sha256
+
+
+def _is_whole(path: str, file: WrittenFile) -> bool:
+    """Does the same for a file of an earlier run; a file that cannot be read is written again."""
+    # After a power cut, a file of this machine may have its size and time, but not its bytes.
+    if storage.is_local(path):
+        file = msgspec.structs.replace(file, version="")
+    try:
+        return is_unchanged(path, file)
+    except OSError:
+        return False
+
+
+def output_error(path: str, e: OSError) -> Exception:
+    """Returns a sentence for a known error of the output or of a store, else `e` itself."""
+    is_local = storage.is_local(path)
+    if e.errno not in _FATAL and is_local:
+        return e
+    remedy = "make room or fix its permissions"
+    if not is_local and e.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = f"make room in {tempfile.gettempdir()}, where a shard waits (TMPDIR is another)"
+    return OutputError(
+        argument="output",
+        received=f"{path!r}, which cannot be written ({e.strerror or e})",
+        remedy=f"{remedy}, then give the same command again: finished shards are kept",
+    )

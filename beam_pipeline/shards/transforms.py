@@ -76,7 +76,6 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         shard_name_template: For example `-SSSSS-of-NNNNN`, as for `WriteToTFRecord`.
         staging: Folder where finished shards wait for `CommitShards`, and where a resumed job finds
             them; "" to move shards to their final places as soon as all are written.
-        finished: With `staging`, another folder for the shards themselves until the commit.
         job: Id that `staging`/job.json must have when a shard is finished; "" for no check.
 
     Attributes:
@@ -95,7 +94,6 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         file_name_suffix: str = "",
         shard_name_template: str | None = None,
         staging: str = "",
-        finished: str = "",
         job: str = "",
     ):
         plain = CompressionTypes.UNCOMPRESSED
@@ -115,7 +113,6 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         self.places = ShardPlaces(
             output=output or slash,  # "/set-" is in the root
             staging=staging and storage.place("staging", staging),
-            finished=finished and storage.place("finished", finished),
             job=job,
             first_name=first_name,
             name_format=str(self._sink.shard_name_format),

@@ -15,16 +15,19 @@ from beam_pipeline.images.pool_worker import Watch
 from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit, label_kind, names_of
 from beam_pipeline.shards.copying import DAMAGED, read_files_and_records
-from beam_pipeline.shards.finished import (
+from beam_pipeline.shards.places import ShardPlaces
+from beam_pipeline.shards.record import make_record
+from beam_pipeline.shards.result import (
+    ShardResult,
+    ShardStats,
+    WrittenFile,
+    count_classes,
     finished_result,
     output_error,
     read_result,
     unit_digest,
     write_result,
 )
-from beam_pipeline.shards.places import ShardPlaces
-from beam_pipeline.shards.record import make_record
-from beam_pipeline.shards.result import ShardResult, ShardStats, WrittenFile, count_classes
 from imageshards import storage
 from imageshards.errors import ImageError
 from imageshards.example import Values, decode_example, encode_example
@@ -45,134 +48,116 @@ def write_shard(
     Returns the result without details, which are in the file beside the shard. `watch` counts the
     images, and rejects pictures that crashed a process before.
     """
-    name = places.shard_name(unit)
-    digest = unit_digest(unit, options)
-    watch = watch or Watch()
+    shard = _Shard(unit, places, options, watch or Watch())
     try:
         places.check_job()
-        before = storage.stat(places.finished_path(name))
-        if before and (finished := finished_result(name, places, digest)):
-            watch.add(len(unit.refs), 0, 0, len(unit.refs))
+        before = storage.stat(places.staged_path(shard.name))
+        if before and (finished := shard.finished()):
+            shard.watch.add(len(unit.refs), 0, 0, len(unit.refs))
         else:
-            version = before and before.version
-            finished = _write_shard(unit, places, options, watch, digest, version)
+            finished = shard.write(before and before.version)
         return finished.without_details()
     except OSError as e:
         raise output_error(places.staging, e) from e
 
 
-def _write_shard(
-    unit: ShardUnit,
-    places: ShardPlaces,
-    options: ShardOptions,
-    watch: Watch,
-    digest: str,
-    before: str | None,
-) -> ShardResult:
-    """Writes a shard in place of the object of version `before`, None for no object."""
-    name = places.shard_name(unit)
-    rows, stats, label = IndexRows(), ShardStats(), label_kind(unit.refs[0].label)
-    # Neither file has its final name before its `commit`, so a killed process leaves no file that
-    # looks like a whole shard.
-    with (
-        storage.AtomicFile(places.finished_path(name)) as file,
-        RejectsFile(places.rejects_path(name), options.quarantine_bytes) as rejects,
-    ):
-        with contextlib.closing(RecordFile(file.local_path)) as records:
-            read_bytes = _write_records(unit, options, records, rows, stats, rejects, watch)
-        version = _put_in_place(file, before, name, places, digest)
-        if version is None:
-            return read_result(name, places)
-        result = ShardResult(
-            name=name,
-            split=unit.split,
-            num_records=len(rows),
-            classes=count_classes(rows.columns["class_name"]),
-            label=label,
-            num_rejects=len(rejects.rejects),
-            rejects_file=rejects.commit(),
-            index=_write_index(rows, label, unit, places),
-            file=records.written(version),
-            staged=places.finished_path(name) == places.staged_path(name),
-            digest=digest,
-            read_bytes=read_bytes,
-            rejects=rejects.rejects,
-            stats=stats,
-            run_id=options.run_id,
-        )
-    write_result(result, places)  # makes the shard finished, so it comes last
-    return result
+class _Shard:
+    """Shard that is written, with the rows of its index and its counts."""
 
+    def __init__(self, unit: ShardUnit, places: ShardPlaces, options: ShardOptions, watch: Watch):
+        self.unit, self.places, self.options, self.watch = unit, places, options, watch
+        self.name = places.shard_name(unit)
+        self._digest = unit_digest(unit, options)
+        self._label = label_kind(unit.refs[0].label)
+        self._rows, self._stats, self._read_bytes = IndexRows(), ShardStats(), 0
 
-def _put_in_place(
-    file: storage.AtomicFile, before: str | None, name: str, places: ShardPlaces, digest: str
-) -> str | None:
-    """Moves a shard to its path; returns its version, or None if another attempt was faster.
+    def finished(self) -> ShardResult | None:
+        """Returns the result of an earlier attempt that has written this shard."""
+        return finished_result(self.name, self.places, self._digest)
 
-    `before` is the version of the object that may be replaced, None for no object.
-    """
-    while True:
-        # Another job may have taken the output over while this shard was written.
-        places.check_job()
-        try:
-            return file.commit(before)
-        except OSError as e:
-            if e.errno != errno.ESTALE:
-                raise
-        # A worker of a job that has lost the output, or another attempt at this shard, wrote there.
-        if finished_result(name, places, digest):
+    def write(self, before: str | None) -> ShardResult:
+        """Writes the shard in place of the object of version `before`, None for no object."""
+        path = self.places.rejects_path(self.name)
+        # Neither file has its final name before its `commit`, so a killed process leaves no file
+        # that looks like a whole shard.
+        with (
+            storage.AtomicFile(self.places.staged_path(self.name)) as file,
+            RejectsFile(path, self.options.quarantine_bytes) as rejects,
+        ):
+            with contextlib.closing(RecordFile(file.local_path)) as records:
+                self._write_records(records, rejects)
+            version = self._put_in_place(file, before)
+            if version is None:
+                return read_result(self.name, self.places)
+            result = ShardResult(
+                name=self.name,
+                split=self.unit.split,
+                num_records=len(self._rows),
+                classes=count_classes(self._rows.columns["class_name"]),
+                label=self._label,
+                num_rejects=len(rejects.rejects),
+                rejects_file=rejects.commit(),
+                index=self._write_index(),
+                file=records.written(version),
+                digest=self._digest,
+                read_bytes=self._read_bytes,
+                rejects=rejects.rejects,
+                stats=self._stats,
+                run_id=self.options.run_id,
+            )
+        write_result(result, self.places)  # makes the shard finished, so it comes last
+        return result
+
+    def _put_in_place(self, file: storage.AtomicFile, before: str | None) -> str | None:
+        """Moves the shard to its path; returns its version, or None if another was faster."""
+        while True:
+            # Another job may have taken the output over while this shard was written.
+            self.places.check_job()
+            try:
+                return file.commit(before)
+            except OSError as e:
+                if e.errno != errno.ESTALE:
+                    raise
+            # A worker of a job that has lost the output, or another attempt, wrote there.
+            if self.finished():
+                return None
+            before = (found := storage.stat(file.path)) and found.version
+
+    def _write_records(self, records: RecordFile, rejects: RejectsFile) -> None:
+        image, refs = self.options.image, self.unit.refs
+        found = read_files_and_records(refs, image.max_bytes, self.options.urls)
+        for index, (ref, data) in enumerate(found):
+            if isinstance(data, ImageError):
+                rejects.add(ref, data, "copy" if data.code == DAMAGED else "read")
+                self.watch.add(1, 0, 1)
+                continue
+            self._read_bytes += len(data)
+            try:
+                # The picture may crash this process; then the next attempt knows which it was.
+                with self.watch.picture(index):
+                    record = make_record(ref, data, self.unit, self.options, self._stats, index)
+            except ImageError as e:
+                # A record is still in its dataset, so only originals are kept with their bytes.
+                stage, original = ("copy", None) if ref.is_record else ("decode", data)
+                rejects.add(ref, e, stage, original)
+                self.watch.add(1, len(data), 1)
+                continue
+            records.write(record.payload)
+            frame_bytes = HEADER_BYTES + len(record.payload) + FOOTER_BYTES
+            self._rows.add(record.features, frame_bytes, record.source_bytes)
+            self.watch.add(1, len(data), 0)
+        for reject in rejects.rejects:
+            self._stats.count("rejects", reject.reason)
+
+    def _write_index(self) -> WrittenFile | None:
+        unit, file = self.unit, self.places.file_of(self.name)
+        # Without `AnalyseColumns` in the pipeline the columns of an index are unknown.
+        if unit.features is None:
             return None
-        before = (found := storage.stat(file.path)) and found.version
-
-
-def _write_records(
-    unit: ShardUnit,
-    options: ShardOptions,
-    records: RecordFile,
-    rows: IndexRows,
-    stats: ShardStats,
-    rejects: RejectsFile,
-    watch: Watch,
-) -> int:
-    """Writes the records and rejects of a shard; returns the number of bytes that were read."""
-    read_bytes = 0
-    found = read_files_and_records(unit.refs, options.image.max_bytes, options.urls)
-    for index, (ref, data) in enumerate(found):
-        if isinstance(data, ImageError):
-            rejects.add(ref, data, "copy" if data.code == DAMAGED else "read")
-            watch.add(1, 0, 1)
-            continue
-        read_bytes += len(data)
-        try:
-            # The picture may crash this process; then the next attempt knows which picture it was.
-            with watch.picture(index):
-                record = make_record(ref, data, unit, options, stats, index)
-        except ImageError as e:
-            # A record is still in its dataset, so only originals are kept with their bytes.
-            stage, original = ("copy", None) if ref.is_record else ("decode", data)
-            rejects.add(ref, e, stage, original)
-            watch.add(1, len(data), 1)
-            continue
-        records.write(record.payload)
-        frame_bytes = HEADER_BYTES + len(record.payload) + FOOTER_BYTES
-        rows.add(record.features, frame_bytes, record.source_bytes)
-        watch.add(1, len(data), 0)
-    for reject in rejects.rejects:
-        stats.count("rejects", reject.reason)
-    return read_bytes
-
-
-def _write_index(
-    rows: IndexRows, label: str, unit: ShardUnit, places: ShardPlaces
-) -> WrittenFile | None:
-    # Without `AnalyseColumns` in the pipeline the columns of an index are unknown.
-    if unit.features is None:
-        return None
-    name = places.shard_name(unit)
-    file = places.file_of(name)
-    entry, data = encode_index(file, index_table(rows, unit.split, file, unit.features, label))
-    stored = storage.write(places.index_path(name), data)
-    return WrittenFile(entry.num_bytes, entry.sha256, stored.version)
+        table = index_table(self._rows, unit.split, file, unit.features, self._label)
+        entry, data = encode_index(file, table)
+        stored = storage.write(self.places.index_path(self.name), data)
+        return WrittenFile(entry.num_bytes, entry.sha256, stored.version)
 
 
 class RecordFile:

@@ -267,6 +267,20 @@ def test_the_graph_asks_for_nothing_special_and_is_bounded_in_one_window_and_env
     assert components.environments[used].urn == "beam:env:external:v1"
 
 
+def test_a_graph_without_columns_has_few_exchanges(case):
+    """Each shuffle and each side input is an exchange between workers on Flink."""
+    leaves = case.graph.leaves.values()
+    shuffled = [leaf for leaf in leaves if leaf.spec.urn in (GROUP_BY_KEY, RESHUFFLE)]
+    sides = [
+        side
+        for leaf in case.graph.leaves.values()
+        if leaf.spec.urn == PAR_DO
+        for side in beam_runner_api_pb2.ParDoPayload.FromString(leaf.spec.payload).side_inputs
+    ]
+    # tensorflow-transform adds some for each column that it scales.
+    assert len(shuffled) + len(sides) <= (40 if case.kind != "columns" else 50)
+
+
 def test_the_last_step_depends_on_every_branch(case):
     (last,) = (key for key in case.graph.leaves if case.graph.name(key) == "Commit/FinishCommit")
     forgotten = [case.graph.name(key) for key in set(case.graph.leaves) - case.graph.behind(last)]

@@ -15,8 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import imageshards as ims
-from beam_pipeline.inputs.datasets import open_inputs
-from beam_pipeline.inputs.listing import list_records, shards_to_list
+from beam_pipeline.inputs.datasets import list_records, open_inputs, shards_to_list
 from beam_pipeline.options import BuildOptions, CopiedInput, InputOptions
 from imageshards.adopt.command import adopt
 from imageshards.errors import UserError

@@ -166,9 +166,7 @@ class Job:
         staging_folder.check_output(state, self.overwrite)
         job = staging_folder.prepare_staging(state)
         export_labels(CLASSES, storage.join(staging, TRANSFORM_NAME))
-        finished = state.finished_folder
-        places = ShardPlaces(output=self.output, staging=staging, finished=finished, job=job)
-        self.places = places
+        self.places = places = ShardPlaces(output=self.output, staging=staging, job=job)
         options = ShardOptions(image=ImageOptions(8, 8), plan=PlanOptions({"train": 1.0}))
         self.reused = [write_shard(unit, places, options).reused for unit in self.units]
         counts = {("train", 0): sum(len(unit.refs) for unit in self.units)}

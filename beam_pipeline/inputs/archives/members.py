@@ -192,7 +192,7 @@ class Archive:
                 # `tarfile` would keep every header in memory.
                 tar.members.clear()  # type: ignore[attr-defined]
                 _check_size(found.size)
-                yield from self._tar_member(found, file, begin, folder)
+                yield from self._tar_member(found, tar, begin, folder)
                 # The last byte of the data shows that the tar is not cut off. Seeking further back
                 # would decompress a compressed tar again for each member.
                 file.seek(tar.offset - 1)
@@ -201,7 +201,7 @@ class Archive:
             start = _joined_tar(file, tar.offset)
 
     def _tar_member(
-        self, found: tarfile.TarInfo, file: Any, begin: int, folder: str
+        self, found: tarfile.TarInfo, tar: tarfile.TarFile, begin: int, folder: str
     ) -> Iterator[Member | Skipped]:
         if found.isdir():
             return
@@ -213,8 +213,8 @@ class Archive:
         elif not found.isreg() or found.issparse():
             yield Skipped("special_file")
         elif name.lower().endswith(".tar"):
-            inner = _Part(file, found.offset_data, found.size)
             path = posixpath.join(folder, name[: -len(".tar")])
+            inner = tar.extractfile(found)  # the range of the file, which is not unpacked
             yield from self._of_tar(inner, begin + found.offset_data, path)
         else:
             yield Member(posixpath.join(folder, name), begin + found.offset_data, found.size)
@@ -286,22 +286,6 @@ def _encoding_of_names(members: Iterable[zipfile.ZipInfo]) -> str:
     except UnicodeDecodeError:
         return ""
     return "utf-8"
-
-
-class _Part:
-    """A range of a file, which ends where a tar inside of a tar ends."""
-
-    def __init__(self, file: Any, start: int, size_bytes: int):
-        self._file, self._start, self._size = file, start, size_bytes
-
-    def tell(self) -> int:
-        return int(self._file.tell()) - self._start
-
-    def seek(self, offset: int) -> int:
-        return int(self._file.seek(self._start + offset)) - self._start
-
-    def read(self, size: int) -> bytes:
-        return bytes(self._file.read(max(0, min(size, self._size - self.tell()))))
 
 
 def _inside(name: str) -> str | None:

@@ -19,9 +19,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import parquet
 
 from beam_pipeline.inputs.layout import unreadable, wrong_input
@@ -47,7 +45,9 @@ _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 # Excel writes this line before the header.
 _SEPARATOR_LINE = re.compile(r'"?sep=([^"\r\n])"?[,;\t]*\s*', re.IGNORECASE)
 _QUOTED = re.compile('"[^"]*"')
+# Rows that are decompressed at the same time: at most so many, and about so many bytes.
 _BATCH_ROWS = 1000
+_BATCH_BYTES = 8 << 20
 # Limits of a part of a Parquet file: rows of a second of work, bytes of spooled pictures.
 _PART_ROWS = 100_000
 _PART_BYTES = 128 << 20
@@ -217,16 +217,22 @@ def _parquet_rows(path: str, columns: Sequence[str] | None, part: Part | None) -
     with open_parquet(path, part.version if part else "") as file:
         _check_present(path, columns, file.schema_arrow.names)
         groups = part.row_groups if part else range(file.num_row_groups)
-        number = first_row(file, groups)
-        for batch in file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=wanted):
+        yield from _rows_in(path, file, groups, wanted)
+
+
+def _rows_in(
+    path: str, file: parquet.ParquetFile, groups: range, columns: Sequence[str]
+) -> Iterator[Row]:
+    """Yields the rows of some row groups, which are read in batches of about `_BATCH_BYTES`."""
+    number = sum(file.metadata.row_group(i).num_rows for i in range(groups.start))
+    for group in groups:
+        found = file.metadata.row_group(group)
+        fitting = _BATCH_BYTES * found.num_rows // max(1, found.total_byte_size)
+        at_once = max(1, min(_BATCH_ROWS, fitting))
+        for batch in file.iter_batches(at_once, row_groups=[group], columns=columns):
             for row in batch.to_pylist():
                 number += 1
                 yield f"{path} row {number}", row
-
-
-def first_row(file: parquet.ParquetFile, row_groups: range) -> int:
-    """Returns the index of the first row of some row groups."""
-    return sum(file.metadata.row_group(i).num_rows for i in range(row_groups.start))
 
 
 @contextlib.contextmanager
@@ -240,9 +246,6 @@ def open_parquet(path: str, version: str = "") -> Iterator[parquet.ParquetFile]:
         raise unreadable(path, e) from e
 
 
-# Pictures that are decompressed at the same time: at most so many, and about so many bytes.
-_BATCH_PICTURES = 256
-_BATCH_BYTES = 8 << 20
 # The Hub takes the split from the first word of a file's name.
 _SPLIT = re.compile(rf"({'|'.join(SPLIT_NAMES)})(?=[-_.])", re.IGNORECASE)
 
@@ -291,57 +294,26 @@ def picture_rows(
         if not holds_pictures(kind := file.schema_arrow.field(image).type):
             raise wrong_input(path, f"whose column {image!r} is {kind}", "pictures in every file")
         groups = part.row_groups if part else range(file.num_row_groups)
-        number = first_row(file, groups)
         spooled = spooled_path(spool, found, f"{groups.start}-{groups.stop}")
         blank = ImageRef("", path, None, split_of(path), mtime_ns=found.mtime_ns, spooled=spooled)
-        others = [name for name in columns if name != image]
         offset = 0
         with contextlib.ExitStack() as stack:
             # A resumed build finds the pictures that an earlier run has spooled.
             is_there = storage.exists(spooled)
             target = None if is_there else stack.enter_context(storage.open_write(spooled))
             rows: list[PictureRow] = []
-            for batch in _batches(file, groups, columns):
-                data, sizes, paths = _pictures(batch.column(batch.schema.get_field_index(image)))
+            for where, row in _rows_in(path, file, groups, columns):
+                cell = row.pop(image) or {}
+                picture = cell if isinstance(cell, dict) else {"bytes": cell}
+                data, key = picture.get("bytes") or b"", picture.get("path") or ""
                 if target is not None:
                     check_space(spool, len(data), path)
                     target.write(data)
-                cells = batch.select(others).to_pylist() if others else [{}] * len(sizes)
-                for row, (size, is_given), name in zip(cells, sizes, paths, strict=True):
-                    number += 1
-                    where = f"{path} row {number}"
-                    size_bytes = size if is_given else 0
-                    ref = blank._replace(key=name or "", size_bytes=size_bytes, offset_bytes=offset)
-                    rows.append((where, row, ref))
-                    offset += size
+                ref = blank._replace(key=key, size_bytes=len(data), offset_bytes=offset)
+                rows.append((where, row, ref))
+                offset += len(data)
         # The spooled file appears under its name when the stack is closed, so no row comes earlier.
         yield from rows
-
-
-def _batches(
-    file: parquet.ParquetFile, groups: range, columns: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of some row groups, in batches of about `_BATCH_BYTES`."""
-    for group in groups:
-        found = file.metadata.row_group(group)
-        at_once = max(1, _BATCH_BYTES * found.num_rows // max(1, found.total_byte_size))
-        at_once = min(_BATCH_PICTURES, at_once)
-        yield from file.iter_batches(at_once, row_groups=[group], columns=columns)
-
-
-def _pictures(column: pa.Array) -> tuple[memoryview, list[tuple[int, bool]], list[str | None]]:
-    """Returns the bytes of pictures, their sizes and whether each is given, and their paths."""
-    paths: list[str | None] = [None] * len(column)
-    if pa.types.is_struct(column.type):
-        if column.type.get_field_index("path") >= 0:
-            paths = pc.struct_field(column, "path").to_pylist()
-        column = pc.struct_field(column, "bytes")
-    column = column.cast(pa.large_binary())
-    # Large binary arrays have 64-bit offsets into one buffer, so the bytes need no copy.
-    _, offsets, values = column.buffers()
-    ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
-    sizes = list(zip(np.diff(ends).tolist(), column.is_valid().to_pylist(), strict=True))
-    return memoryview(values or b"")[ends[0] : ends[-1]], sizes, paths
 
 
 def split_of(path: str) -> str | None:

@@ -13,13 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.finalize import finalize_shard, plan_finalize
 from beam_pipeline.options import ImageOptions, ShardOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
-from beam_pipeline.shards.finished import read_result
 from beam_pipeline.shards.places import JOB_NAME, JobNotes, ShardPlaces
-from beam_pipeline.shards.result import ShardResult
+from beam_pipeline.shards.result import ShardResult, read_result
 from beam_pipeline.shards.writer import write_shard
 from imageshards import storage
 from imageshards.errors import LeaseLostError, OutputError
@@ -71,8 +69,8 @@ def unit_of(photos: pathlib.Path) -> ShardUnit:
     return ShardUnit("train", 0, 1, {"cat": 0}, refs, {})
 
 
-def places_of(output: str, finished: str) -> ShardPlaces:
-    return ShardPlaces(output=output, staging=f"{output}/.staging", finished=finished)
+def places_of(output: str) -> ShardPlaces:
+    return ShardPlaces(output=output, staging=f"{output}/.staging")
 
 
 OPTIONS = ShardOptions(image=ImageOptions(height_px=32, width_px=32))
@@ -122,10 +120,10 @@ def test_a_dataset_in_a_store_is_byte_for_byte_that_of_a_folder(built, local):
     assert verify.main([f"{built}/", "--workers", "1"]) == 0
 
 
-def test_a_shard_costs_four_requests_and_one_at_the_commit(server, photos):
+def test_a_shard_costs_four_requests_and_three_at_the_commit(server, photos):
     output = f"{server.bucket()}/set"
     unit = unit_of(photos)
-    places = places_of(output, output)
+    places = places_of(output)
     # A client's first requests, which find out about the bucket, are not a shard's.
     storage.write(f"{output}/x", b"")
     assert not storage.exists(f"{output}/y")
@@ -142,17 +140,13 @@ def test_a_shard_costs_four_requests_and_one_at_the_commit(server, photos):
     server.clear()
     result = write_shard(unit, places, OPTIONS)
     asked(4)  # a look for an earlier shard, the shard, its index, and the file beside them
-    finalize(result, places)
-    asked(2 + 1)  # a look at the shard, and a copy of the index; the last is this test's
-    again = write_shard(unit, places, OPTIONS)
-    assert again.reused and not again.staged and again.file == result.file
-    asked(4)
-    waiting = places_of(f"{server.bucket()}/set", "")
-    result = write_shard(unit, waiting, OPTIONS)
-    assert not storage.exists(waiting.final_path(result.name))
+    assert not storage.exists(places.final_path(result.name))
     server.clear()
-    finalize(result, waiting)
-    asked(3 + 1)  # the shard is copied, too
+    finalize(result, places)
+    asked(3 + 1)  # a look at the shard, and copies of it and its index; the last is this test's
+    again = write_shard(unit, places, OPTIONS)
+    assert again.reused and again.file == result.file
+    asked(4)
 
 
 @pytest.mark.parametrize("is_late", [True, False])
@@ -160,7 +154,7 @@ def test_no_shard_of_a_job_that_lost_the_output_is_committed(server, photos, mon
     """Its worker has just found its own job.json, and uploads before or after the newer job."""
     output = f"{server.bucket()}/set"
     unit, commit = unit_of(photos), storage.AtomicFile.commit
-    lost, newer = (dataclasses.replace(places_of(output, output), job=job) for job in "ab")
+    lost, newer = (dataclasses.replace(places_of(output), job=job) for job in "ab")
     options = dataclasses.replace(OPTIONS, image=ImageOptions(height_px=64, width_px=64))
 
     def begin(places: ShardPlaces) -> None:
@@ -190,24 +184,17 @@ def test_no_shard_of_a_job_that_lost_the_output_is_committed(server, photos, mon
     is_found = pytest.raises(OutputError, match="has changed since it was written")
     with contextlib.nullcontext() if is_late else is_found:
         finalize_shard(task, newer)
-    found = examples(newer.final_path(name))
+    found = examples(newer.staged_path(name))
     assert {record["image/height"][0] for record in found} == {64}
 
 
 @ONLY_S3
 def test_finished_result_rejects_a_replaced_shard(server, photos):
     output = f"{server.bucket()}/set"
-    unit, places = unit_of(photos), places_of(output, output)
+    unit, places = unit_of(photos), places_of(output)
     result = write_shard(unit, places, OPTIONS)
-    path = places.final_path(result.name)
+    path = places.staged_path(result.name)
     whole = storage.read(path)
-    storage.copy(path, places.staged_path(result.name))  # as before it is rewritten
-    storage.write(path, whole[:-1] + b"x")
-    found = write_shard(unit, places, OPTIONS)
-    assert found.reused and found.staged
-    finalize_shard(plan_finalize([found.without_details()])[0], places)
-    assert storage.read(path) == whole
-    storage.delete([places.staged_path(result.name)])
     storage.write(path, whole)  # of another version, with the same bytes
     assert write_shard(unit, places, OPTIONS).reused
     storage.write(path, whole[:-1] + b"x")
@@ -285,18 +272,3 @@ def test_extra_columns_are_analysed_here_and_the_transform_is_put_there(server, 
     assert_same(output, tmp_path / "set")
     assert contents(output).keys() == contents(str(tmp_path / "set")).keys()
     assert "weight" in storage.read(f"{output}/transform/metadata/schema.pbtxt").decode()
-
-
-@ONLY_S3
-def test_a_job_that_stops_with_a_shard_in_its_place_is_not_forgotten(server):
-    output = f"{server.bucket()}/set"
-    staging = f"{output}/.staging"
-    staging_folder.prepare_staging(staging_folder.read_output_state(output, staging))
-    storage.write(f"{output}/train-00000-of-00002.tfrecord", b"one")
-    staging_folder.remove_empty(output, staging, fresh=False)
-    state = staging_folder.read_output_state(output, staging)
-    assert not staging_folder.check_output(state, overwrite=False)  # the same command resumes
-    assert state.finished_folder == output
-    storage.delete([f"{output}/train-00000-of-00002.tfrecord"])
-    staging_folder.remove_empty(output, staging, fresh=False)
-    assert list(storage.files_below(output)) == []

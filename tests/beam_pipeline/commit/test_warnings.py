@@ -7,9 +7,9 @@ from beam_pipeline.commit.warnings import counts_and_names, of_boxes, warnings_o
 DEFAULT = ("train", "validation")
 
 
-def told(counts, splits=DEFAULT, **names) -> list[str]:
+def told(counts, splits=DEFAULT, asks_splits=True, **names) -> list[str]:
     images = {split: sum(found.values()) for split, found in counts.items()}
-    return warnings_of(counts, images, splits, names)
+    return warnings_of(counts, images, splits, names, asks_splits)
 
 
 def even(*splits: str) -> dict[str, dict[str, int]]:
@@ -52,7 +52,7 @@ def test_empty_and_misspelled_splits_are_a_warning(splits, expected):
 
 
 def test_a_split_that_no_image_can_get_is_a_warning_with_a_way_that_helps():
-    (said,) = told(even("train"), own_split=["train"])
+    (said,) = told(even("train"), asks_splits=False, given_split=["train"])
     assert "every image its split, 'train', so none is in 'validation'; for other" in said
     (said,) = told(even("train"), given_split=["train"])
     assert "--splits was not applied to images of 'train'" in said

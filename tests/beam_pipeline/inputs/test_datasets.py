@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from beam_pipeline.inputs.datasets import open_inputs
-from beam_pipeline.inputs.listing import list_records, schemas_of, shards_to_list
+from beam_pipeline.inputs.datasets import list_records, open_inputs, shards_to_list
+from beam_pipeline.inputs.listing import schemas_of
 from beam_pipeline.options import BuildOptions, CopiedInput, ImageOptions, InputOptions, PlanOptions
 from beam_pipeline.pipeline import listing_options
 from imageshards.errors import UserError

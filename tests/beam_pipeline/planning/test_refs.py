@@ -7,18 +7,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from beam_pipeline.planning.refs import (
-    MISSING,
     ImageRef,
-    Missing,
     RefBatch,
     ShardUnit,
-    add_missing,
-    check_some_exist,
-    missing_of,
     why_missing,
 )
 from imageshards.manifest import FeatureSpec
-from tests.support.errors import refused
 
 TEXT = st.text(st.characters())  # lone surrogates too: names of files may be no text
 COLUMNS = st.dictionaries(TEXT, st.integers() | st.floats(allow_nan=False) | st.lists(TEXT))
@@ -74,14 +68,3 @@ def test_places_in_stores_below_the_root_and_of_windows_are_named():
     assert why_missing("gs://bucket/x.jpg") == "'gs://bucket/x.jpg'"
     assert why_missing("/no-such/x.jpg").startswith("'/no-such/x.jpg' (the folder '/' has no fol")
     assert "is an absolute path of Windows" in why_missing("/C:\\photos\\1.jpg")
-
-
-def test_a_build_ends_only_where_all_images_are_missing(tables):
-    gone = [ImageRef(n, f"{tables}/{n}", "a", mtime_ns=MISSING) for n in ("c.jpg", "b.jpg")]
-    unknown = ImageRef("d", f"{tables}/d", "a")
-    found = add_missing([missing_of(gone[:1]), missing_of(gone[1:]), missing_of([unknown])])
-    assert found == Missing(2, f"{tables}/b.jpg")
-    check_some_exist(3, found)
-    check_some_exist(0, Missing())
-    with refused("input", "2 images", "b.jpg", "relative to"):
-        check_some_exist(2, found)

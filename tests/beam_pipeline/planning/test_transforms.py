@@ -189,6 +189,17 @@ def test_shards_of_images_without_one_label_differ_by_one_record(labels, monkeyp
     assert {u.name: u.refs for u in again} == {u.name: u.refs for u in units}
 
 
+def test_a_build_ends_only_where_all_images_are_missing(tmp_path):
+    kinds = Counter({("train", "one"): 1})
+    surveys = [
+        planning.Survey(Counter(), kinds, RefBatch([]), bool(name), name and f"{tmp_path}/{name}")
+        for name in ("c.jpg", "b.jpg", "")
+    ]
+    planning.check_some_exist(planning.merge_surveys(surveys, ""))
+    with refused("input", "2 images", "b.jpg", "relative to"):
+        planning.check_some_exist(planning.merge_surveys(surveys[:2], ""))
+
+
 SURVEYED = {("train", "a"): 600, ("train", "b"): 400}
 RESUMED = PlanOptions(splits={"train": 1.0}, shard_mb=0.1)
 

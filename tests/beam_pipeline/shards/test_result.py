@@ -15,9 +15,17 @@ from msgspec.structs import replace
 
 from beam_pipeline.options import ImageOptions, ShardOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
-from beam_pipeline.shards.finished import finished_result, read_result, unit_digest, write_result
 from beam_pipeline.shards.places import ShardPlaces
-from beam_pipeline.shards.result import ShardResult, ShardStats, WrittenFile, merge_stats
+from beam_pipeline.shards.result import (
+    ShardResult,
+    ShardStats,
+    WrittenFile,
+    finished_result,
+    merge_stats,
+    read_result,
+    unit_digest,
+    write_result,
+)
 from beam_pipeline.shards.writer import RejectsFile, write_shard
 from imageshards import storage
 from imageshards.errors import ImageError, OutputError
