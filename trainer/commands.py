@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import functools
 import os
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from imageshards.commands import command_line
-from imageshards.commands.options import add_options
+from imageshards.commands.options import Option, add_options
 from imageshards.errors import Arg, UserError
 from imageshards.storage import place
 from trainer.config import OptimizerConfig, ReadConfig, RunConfig, default_output
@@ -119,39 +117,23 @@ def _pick(given: Mapping[str, Any], kind: type, without: Collection[str] = ()) -
     }
 
 
-def add_model_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds `--model_path`, `--last`, `--model` and `--trust`."""
-    parser.add_argument(
-        "--model_path",
-        required=True,
-        type=functools.partial(place, "model_path"),
-        metavar="PATH",
-        help="output folder of imageshards train, or a .keras file in such a folder. A folder "
-        "means "
-        "best.keras if the run has this file, else model.keras",
-    )
-    parser.add_argument(
-        "--last",
-        action="store_true",
-        help="use model.keras of the folder, the model after the last step",
-    )
-    parser.add_argument(
-        "--model",
-        metavar="MODULE:FUNCTION",
-        help="imports your own code that the model needs, as in training",
-    )
-    parser.add_argument(
-        "--trust",
-        action="store_true",
-        help="runs any code that the model file names or contains, that is modules that Python "
-        "finds "
-        "and lambdas. Use this flag only for files whose origin you know",
-    )
+@dataclasses.dataclass(frozen=True)
+class ModelOptions:
+    """The options of commands that name a saved model."""
 
-
-def model_arguments(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the flags of `add_model_flags`, except for the path, as keywords of `find_model`."""
-    return {"last": args.last, "code": args.model, "trust": args.trust}
+    # fmt: off
+    model_path: Annotated[str, Option(
+        "output folder of imageshards train, or a .keras file in such a folder. A folder means "
+        "best.keras if the run has this file, else model.keras", place=place, metavar="PATH")]
+    last: Annotated[bool, Option(
+        "use model.keras of the folder, the model after the last step")] = False
+    code: Annotated[str | None, Option(
+        "imports your own code that the model needs, as in training",
+        flag="model", metavar="MODULE:FUNCTION")] = None
+    trust: Annotated[bool, Option(
+        "runs any code that the model file names or contains, that is modules that Python finds "
+        "and lambdas. Use this flag only for files whose origin you know")] = False
+    # fmt: on
 
 
 class SavedModel(NamedTuple):

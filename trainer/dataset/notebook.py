@@ -1,4 +1,4 @@
-"""Describes a dataset in notebooks, by figures, classes and pictures, and batches in a line."""
+"""Describes a dataset in notebooks, by figures, classes and pictures."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ from imageshards.manifest import BOX_FEATURES, TRAIN_NAMES
 from imageshards.page import draw_boxes, number, record_boxes, render, thumbnail
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError
-from trainer.dataset.spec import DatasetSpec, Split, described_target
+from trainer.dataset.spec import DatasetSpec, Split, shown_size
 from trainer.dataset.subset import known_counts
 
 if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
-
-    from trainer.reader.batches import EvaluationData, TrainingData
 
 MAX_CLASSES = 20
 MAX_PICTURES = 8
@@ -42,7 +40,7 @@ def html_of(place: str, dataset: DatasetSpec) -> str:
     """
     splits = dataset.splits
     facts = {name: counted(split.num_records, "record") for name, split in splits.items()}
-    facts["pictures"] = pixels(dataset.image.size) + " or others" * dataset.image.varies
+    facts["pictures"] = shown_size(dataset.image.size) + " or others" * dataset.image.varies
     # A split whose shards count no classes has no column.
     known = {name: known_counts(dataset, split) for name, split in splits.items()}
     counts = {name: of_split for name, of_split in known.items() if of_split is not None}
@@ -63,27 +61,6 @@ def html_of(place: str, dataset: DatasetSpec) -> str:
         more=len(dataset.classes) - MAX_CLASSES,
         pictures=_pictures(dataset, split) if split else [],
     )
-
-
-def one_line(data: TrainingData | EvaluationData, more: Mapping[str, str]) -> str:
-    """Returns the `repr` of a description of batches; `more` has further facts about it."""
-    subset, inputs = data.subset, data.model_inputs
-    shown = [counted(data.num_records, "record")]
-    shown += [counted(len(subset.classes), "class")] if subset.classes else []
-    facts = {}
-    if not subset.classes or subset.dataset.outputs:
-        facts["target"] = described_target(subset.dataset)
-    facts |= {"batch size": f"{data.batch_size:,}", "pictures": pixels(inputs.size)}
-    if len(inputs.names) > 1:
-        facts["further inputs"] = ", ".join(inputs.names[1:])
-    shown += [f"{name} {value}" for name, value in (facts | dict(more)).items()]
-    where = f"{subset.dataset.data!r} {subset.split.name}"
-    return f"<imageshards {type(data).__name__} {where}: {', '.join(shown)}>"
-
-
-def pixels(size: tuple[int, int] | None) -> str:
-    """Returns the size of a picture, for people."""
-    return "of any size" if size is None else f"{size[0]} x {size[1]} pixels"
 
 
 def _pictures(dataset: DatasetSpec, split: Split) -> list[tuple[Image.Image, str]]:
