@@ -24,9 +24,7 @@ from trainer.api import Data, with_arguments
 from trainer.commands import (
     ARGUMENTS,
     ModelOptions,
-    SavedModel,
     chosen,
-    find_model,
     run,
 )
 from trainer.config import OptimizerConfig, ReadConfig, RunConfig, uneven_batch
@@ -38,6 +36,7 @@ from trainer.evaluation.evaluation import finite, plain
 from trainer.imports import callers_settings, quiet_import
 from trainer.reader.batches import EvaluationData
 from trainer.reader.broken_records import BrokenRecord, BrokenRecords
+from trainer.serving.model_file import SavedModel, find_model
 
 if TYPE_CHECKING:
     import keras

@@ -17,13 +17,11 @@ from imageshards.errors import Arg, UserError, names_arguments
 from trainer.commands import (
     ARGUMENTS,
     ModelOptions,
-    SavedModel,
     chosen,
-    find_model,
     run,
 )
 from trainer.imports import callers_settings, quiet_import
-from trainer.serving import model_file
+from trainer.serving.model_file import SavedModel, find_model, find_transform
 
 PROGRAM = "imageshards export"
 _SAVED_MODEL = "saved_model.pb"
@@ -129,7 +127,7 @@ def write_export(
         from trainer.serving.predictor import write_saved_model
 
         network = saved.load_for_serving()
-    transform = model_file.find_transform(saved.file)
+    transform = find_transform(saved.file)
     # TensorFlow writes to a local folder, from which the files are uploaded to a store.
     folder: AbstractContextManager[str] = storage.temporary_folder()
     try:

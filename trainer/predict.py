@@ -16,8 +16,9 @@ from imageshards.commands.options import Option, add_options, check_options
 from imageshards.errors import Arg, UserError, names_arguments
 from imageshards.images.options import EXTENSIONS, passed_over
 from imageshards.text import counted, printable
-from trainer.commands import ARGUMENTS, ModelOptions, chosen, find_model, run
+from trainer.commands import ARGUMENTS, ModelOptions, chosen, run
 from trainer.imports import callers_settings, quiet_import
+from trainer.serving.model_file import find_model
 
 if TYPE_CHECKING:
     import argparse

@@ -13,7 +13,7 @@ from trainer.models.metrics import make_metrics
 from trainer.models.model import build_model, compile_model
 from trainer.models.optimizer import make_loss
 from trainer.reader.batches import open_data
-from trainer.serving.model_file import load_model
+from trainer.serving.model_file import find_model
 from trainer.training.run import train
 
 pytestmark = pytest.mark.process
@@ -58,7 +58,7 @@ def test_figures_equal_keras_figures_and_the_loss_falls(made, tmp_path, target, 
             assert record[name] == pytest.approx(value, rel=2e-4, abs=1e-6), name
     assert ours[-1]["loss"] < ours[0]["loss"]
     assert ("accuracy" in ours[0]) == (kind == "class")
-    card = load_model(str(tmp_path), PLAIN)[1]
+    card = find_model(tmp_path, code=PLAIN).card
     assert (card.target, card.column) == (kind, target)
     assert (card.num_outputs, card.classes) == (training.num_outputs, training.classes)
 
