@@ -78,7 +78,7 @@ def open(
 class Data:
     """A dataset that `ims.open` has opened.
 
-    A notebook shows the records of each split, the classes with counts, and the first pictures.
+    A notebook shows the records of each split, the classes with counts, and pictures.
 
     Attributes:
         config: The options with which the dataset was opened.

@@ -27,7 +27,7 @@ from trainer.commands import (
     chosen,
     run,
 )
-from trainer.config import OptimizerConfig, ReadConfig, RunConfig, uneven_batch
+from trainer.config import OptimizerConfig, ReadConfig, RunConfig, refuse_uneven
 from trainer.dataset.open import open_dataset, several_datasets
 from trainer.dataset.spec import ModelCard
 from trainer.dataset.subset import class_ids
@@ -202,15 +202,17 @@ def evaluate(
     if not isinstance(model, str | os.PathLike):
         further = _given(replicas=replicas, report=report, last=last, code=code, trust=trust)
         return _evaluate_compiled(model, data, of_data | further, skip_broken)
+    options = {name: one for name, one in of_data.items() if name != "split"}
+    options |= _given(skip_broken=skip_broken)
     described = data if isinstance(data, EvaluationData) else None
     if isinstance(data, EvaluationData):
         _refuse(of_data, "an EvaluationData, which was made with all of these")
     elif isinstance(data, Data):
         own = _given(records_root=records_root)
         _refuse(own, "data that is open, and was given it by ims.open")
-        config = _config(data.config, of_data, skip_broken)
+        config = with_arguments(data.config, **options)
     else:
-        config = _config(ReadConfig(storage.place("data", data)), of_data, skip_broken)
+        config = with_arguments(ReadConfig(storage.place("data", data)), **options)
     check_option(ReadConfig, "skip_broken", skip_broken or 0)
     if replicas is not None:
         check_option(RunConfig, "replicas", replicas)
@@ -243,11 +245,6 @@ def _refuse(given: Mapping[str, object], together: str) -> None:
             received=f"{value!r} together with {together}",
             remedy="leave " + Arg(name) + " out",
         )
-
-
-def _config(config: ReadConfig, of_data: Mapping[str, Any], skip_broken: int | None) -> ReadConfig:
-    options = {name: value for name, value in of_data.items() if name != "split"}
-    return with_arguments(config, **options, **_given(skip_broken=skip_broken))
 
 
 def _measured(
@@ -350,8 +347,7 @@ def _evaluate_compiled(
         )
     limit, strategy = skip_broken or 0, model.distribute_strategy
     check_option(ReadConfig, "skip_broken", limit)
-    if data.batch_size % strategy.num_replicas_in_sync:
-        raise uneven_batch(data.batch_size, strategy.num_replicas_in_sync)
+    refuse_uneven(data.batch_size, strategy.num_replicas_in_sync)
     build_variables(model, strategy, data.dataset().element_spec, weighs=data.weighs)
     broken = BrokenRecords(limit, data.subset.dataset)
     found = Figures(Evaluator(model, strategy, data, broken).run(show_progress=True))

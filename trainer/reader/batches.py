@@ -17,7 +17,7 @@ from trainer.augment.augmentation import (
     MapFunction,
     check_strengths,
 )
-from trainer.config import ReadConfig, uneven_batch
+from trainer.config import ReadConfig, refuse_uneven
 from trainer.dataset.batch import WHOLE, Batch, ReplicaSlices, Tensors, input_of
 from trainer.dataset.manifest import check_shards, train_split, validation_split
 from trainer.dataset.open import open_dataset, read_options, wanted_inputs
@@ -111,8 +111,7 @@ class TrainingData(DescribedTraining):
                 received=f"{process_index} of process_count {process_count}",
                 expected="0 to one less than the number of processes",
             )
-        if self.batch_size % process_count:
-            raise uneven_batch(self.batch_size, process_count, "process")
+        refuse_uneven(self.batch_size, process_count, "process")
         self.check_pairs(process_count, "process")
         if isinstance(self.augment, Augment) and not self.functions:
             self._check_lengths(process_count)

@@ -15,7 +15,7 @@ from imageshards.commands.options import Option, check_number
 from imageshards.errors import Arg, Phrase, UserError, names_arguments
 from imageshards.storage import place
 from imageshards.text import counted
-from trainer.config import uneven_batch
+from trainer.config import refuse_uneven
 from trainer.dataset.spec import describe, described_target
 from trainer.dataset.subset import refuse_overlap
 from trainer.models.keras_internals import check_keras
@@ -186,10 +186,9 @@ def _check(
                 received=type(received).__name__,
                 expected=f"what ims.open(…).{method}(…) returns, not its dataset()",
             )
-    for data in (train, validation) if validation is not None else (train,):
-        if data.batch_size % replicas:
-            raise uneven_batch(data.batch_size, replicas)
+    refuse_uneven(train.batch_size, replicas)
     if validation is not None:
+        refuse_uneven(validation.batch_size, replicas)
         for noun, theirs, ours in (
             ("target", [_kinds(validation)], [_kinds(train)]),
             ("classes", [*validation.classes], [*train.classes]),

@@ -77,7 +77,6 @@ def train(
         tf.config.experimental.enable_op_determinism()
     # TensorFlow can divide a CPU into logical devices only before it uses the CPU.
     devices = strategy.make_strategy(config.replicas, config.read.batch_size, hosts)
-    training = check_devices(config, training, devices)
     name = model.resolve_name(config.model)
     # Every host has its own output folder here (`only_chief_writes`). A dry run writes a picture.
     with begin_run(config.output, config.overwrite and not config.dry_run):
@@ -94,16 +93,6 @@ def train(
             return metrics.history[-1]
 
 
-def check_devices(
-    config: RunConfig, training: TrainingData, devices: tf.distribute.Strategy
-) -> TrainingData:
-    """Refuses settings that these devices cannot train with; chooses the side that augments."""
-    check_keras()
-    training.check_pairs(devices.num_replicas_in_sync)
-    augment_on = resolve_augment_on(training.augment_on, strategy.gpu_count())
-    return dataclasses.replace(training, augment_on=augment_on)
-
-
 def begin(
     config: RunConfig,
     training: TrainingData,
@@ -111,7 +100,14 @@ def begin(
     devices: tf.distribute.Strategy,
     hosts: Hosts = ONE_HOST,
 ) -> Run:
-    """Begins a run in the output folder, or continues it. A dry run continues and saves nothing."""
+    """Begins a run in the output folder, or continues it. A dry run continues and saves nothing.
+
+    Refuses settings that these devices cannot train with; chooses the side that augments.
+    """
+    check_keras()
+    training.check_pairs(devices.num_replicas_in_sync)
+    augment_on = resolve_augment_on(training.augment_on, strategy.gpu_count())
+    training = dataclasses.replace(training, augment_on=augment_on)
     epochs = Epochs.of(training, config.epochs, config.steps)
     config.check_unfreezing(epochs.count)
     saving = Saving(
