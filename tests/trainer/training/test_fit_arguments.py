@@ -203,7 +203,8 @@ def test_a_run_that_a_callback_ended_says_how_to_go_on(train, tmp_path, capsys):
 
 def test_places_below_home_are_found(train, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    one = np.int64(1)  # a number of NumPy is one of Python's
-    given: dict[str, Any] = {"epochs": one, "steps_per_epoch": one, "checkpoint_dir": "~/run"}
+    # A number of NumPy is one of Python's.
+    given: dict[str, Any] = dict.fromkeys(("epochs", "steps_per_epoch"), np.int64(1))
+    given |= {"validation_freq": np.int64(1), "checkpoint_dir": "~/run"}
     ims.fit(linear(), train, callbacks=[ims.MetricsFile("~/metrics.jsonl")], verbose=0, **given)
     assert [*tmp_path.glob("run/checkpoints/*.npz")] and (tmp_path / "metrics.jsonl").exists()
