@@ -14,7 +14,6 @@ from tests.support.dataset_factory import Dataset
 from tests.support.external_sets import example, flip_byte, records_of
 from tests.support.html_page import Page
 from tests.support.pictures import saved
-from tests.support.target_sets import make_targets
 
 
 @pytest.fixture(scope="module")
@@ -55,20 +54,6 @@ def test_a_dataset_shows_its_splits_classes_and_pictures(made):
     assert "classtrainvalidation" in words and "cat96" in words and "dog96" in words
 
 
-def test_descriptions_of_batches_are_one_line(made):
-    data = ims.open(made)
-    train = data.train(batch_size=4, image_size=(8, 12), classes=["dog"])
-    assert repr(train) == (
-        f"<imageshards TrainingData {str(made)!r} train: 9 records, 1 class, batch size 4, "
-        "pictures 8 x 12 pixels, augment light, steps per epoch 2>"
-    )
-    val = data.evaluation(batch_size=5, where="image/class/label==1")
-    assert repr(val) == (
-        f"<imageshards EvaluationData {str(made)!r} validation: 6 records, 2 classes, batch size "
-        "5, pictures 16 x 16 pixels>"
-    )
-
-
 def test_many_classes_are_cut_and_names_are_escaped(tmp_path):
     classes = ["<script>alert(1)</script>", '"quoted', *(f"class {i}" for i in range(28))]
     made = Dataset(tmp_path, {"train": 2}, per_shard=30, classes=sorted(classes))
@@ -95,16 +80,6 @@ def test_table_is_shown_without_pictures_that_cannot_be_read(made, tmp_path, dam
     page = shown(data)
     assert len(page.all("img")) == left
     assert "cat" in page.text
-
-
-@pytest.mark.parametrize(
-    ("target", "fact"),
-    [("bright", "target bright, 1 number"), ("rgb", "target rgb, 3 numbers"), ("words", "")],
-)
-def test_a_line_names_what_a_model_learns(tmp_path, target, fact):
-    data = ims.open(make_targets(tmp_path, {"train": 2, "validation": 1}))
-    line = repr(data.train(batch_size=2, target=target))
-    assert fact in line and ("target" in line) == bool(fact)
 
 
 def test_adopted_records_show_pngs_with_their_labels(tmp_path):
