@@ -63,7 +63,7 @@ class Loop:
         if run.validation is not None:
             self._evaluator = Evaluator(model, run.devices, run.validation, run.broken, run.hosts)
         # Keras accepts a number or a list, but no tuple.
-        freq = validation_freq
+        freq: Any = validation_freq
         self._validation_freq = list(freq) if keras.tree.is_nested(freq) else int(freq)
         self._stop = StopRequest(run.saved.saved_step, run.saved.checkpoints is not None)
         self._agreed_stop: int | None = None
