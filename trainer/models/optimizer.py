@@ -244,9 +244,9 @@ def exempt_from_decay(optimizer: keras.optimizers.Optimizer, model: keras.Model)
 def use_average(model: keras.Model) -> None:
     """Replaces the weights of a compiled model by their running average, if it has one.
 
-    As Keras does at the end of `fit`. Call it after the first step, as there is no average before.
+    As Keras does at the end of `fit`. Before the first step there is no average yet.
     """
-    if model.optimizer is not None:
+    if model.optimizer is not None and int(ops.convert_to_numpy(model.optimizer.iterations)):
         # The weights of frozen layers have averages, too.
         variables = trained_variables(model) or model.trainable_variables
         model.optimizer.finalize_variable_values(variables)

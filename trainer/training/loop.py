@@ -120,8 +120,7 @@ class Loop:
                     ended, resumes_inside = model.stop_training, False
                     self._agree()
                     self._end_if_stopped()
-            if self.step:
-                use_average(model)
+            use_average(model)
             self._callbacks.on_train_end(logs)
         finally:
             for optimizer in optimizers_of(model):

@@ -64,7 +64,7 @@ class Saving:
 
 
 class SavedRun:
-    """The saved state of a run, written every some steps and after every epoch.
+    """The saved state of a run, written every `saving.every_steps` steps and after every epoch.
 
     The state has every variable (weights, optimizer, averages, metrics, states of random layers),
     the position in the data, and the state of callbacks. A callback of the user is saved by

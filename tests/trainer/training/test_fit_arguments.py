@@ -201,6 +201,13 @@ def test_a_run_that_a_callback_ended_says_how_to_go_on(train, tmp_path, capsys):
     assert fit(6, overwrite=True) == ([0, 1], "")
 
 
+def test_a_run_without_a_step_keeps_the_weights_that_have_no_average_yet(train):
+    model = linear(SGD(0.1, use_ema=True))
+    before = model.get_weights()
+    ims.fit(model, train, epochs=2, initial_epoch=2, verbose=0)
+    assert all(map(np.array_equal, before, model.get_weights()))
+
+
 def test_places_below_home_are_found(train, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     # A number of NumPy is one of Python's.
