@@ -134,7 +134,7 @@ def main(data: str, *numbers: str) -> None:
 
     import imageshards as ims
     from trainer.dataset import pieces
-    from trainer.dataset.spec import ReplicaSlices
+    from trainer.dataset.batch import ReplicaSlices
 
     percent, count, host, batches = map(int, numbers)
     # With small pieces a small dataset has as many pieces as a dataset of gigabytes.

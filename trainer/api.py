@@ -35,7 +35,7 @@ from trainer.dataset.spec import (
     FeatureSpec,
 )
 from trainer.dataset.target import with_sample_weight, with_targets
-from trainer.reader.batches import EvaluationData, TrainingData, evaluation_data, open_data
+from trainer.reader.batches import EvaluationData, TrainingData, evaluation_data, training_data
 from trainer.strengths import NONE, Augment
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def open(
 class Data:
     """A dataset that `ims.open` has opened.
 
-    A notebook shows the records of each split, the classes with counts, and the first pictures.
+    A notebook shows the records of each split, the classes with counts, and pictures.
 
     Attributes:
         config: The options with which the dataset was opened.
@@ -223,8 +223,6 @@ class Data:
         Raises:
             UserError: An argument is wrong, or does not fit the dataset.
         """
-        # `locals()` is read first, while it holds the arguments alone.
-        asked = {**locals()}
         is_function = callable(augment) and not isinstance(augment, type)
         if not isinstance(augment, str | Augment) and not is_function:
             raise UserError(
@@ -242,15 +240,21 @@ class Data:
                 expected="'host'",
                 remedy="leave " + Arg("augment_on") + " out",
             )
-        # A function replaces the built-in augmentation, so the configuration says "none".
-        asked["augment"] = NONE if callable(augment) else augment
-        asked |= {"train_split": split, "validation_split": "none"}
-        config = with_arguments(self.config, asked)
-        described, _ = open_data(config, self._with_targets(target, target_kind))
+        config = with_arguments(
+            self.config, batch_size=batch_size, image_size=image_size, seed=seed,
+            # A function replaces the built-in augmentation, so the configuration says "none".
+            augment=NONE if callable(augment) else augment, augment_on=augment_on,
+            train_split=split, target_kind=target_kind, sample_weight=sample_weight,
+            classes=classes, where=where, balance=balance, inputs=inputs,
+            min_box_visibility=min_box_visibility, sequence_length=sequence_length, cache=cache,
+            cache_folder=cache_folder, threads=threads,
+        )  # fmt: skip
+        dataset = self._with_targets(target, target_kind)
+        described = training_data(config, dataset, wanted_inputs(config, dataset))
         described.check_pairs(1)
         boxes = described.model_inputs.boxes
         if callable(augment):
-            # `open_data` has checked the sides for the augmentation "none".
+            # The sides were checked for the augmentation "none".
             check_sides(described.model_inputs, augment)
             if boxes is not None and boxes.is_input:
                 raise UserError(
@@ -295,8 +299,13 @@ class Data:
         Raises:
             UserError: An argument is wrong, or does not fit the dataset.
         """
-        asked = locals() | {"validation_split": split, "augment": NONE}
-        config = with_arguments(self.config, asked)
+        config = with_arguments(
+            self.config, batch_size=batch_size, image_size=image_size, eval_crop=eval_crop,
+            augment=NONE, validation_split=split, target_kind=target_kind,
+            sample_weight=sample_weight, classes=classes, where=where, inputs=inputs,
+            min_box_visibility=min_box_visibility, sequence_length=sequence_length, cache=cache,
+            cache_folder=cache_folder, threads=threads,
+        )  # fmt: skip
         found = validation_split(self.dataset, None if split == "none" else split)
         if found is None:
             raise UserError(
@@ -315,16 +324,12 @@ class Data:
         return with_targets(self.dataset, target, target_kind)
 
 
-def with_arguments(config: ReadConfig, asked: Mapping[str, Any]) -> ReadConfig:
+def with_arguments(config: ReadConfig, **values: Any) -> ReadConfig:
     """Returns `config` with values that a Python caller gave, converted to the right types.
-
-    Arguments that are no options are left out, and so is the target, which has other forms here.
 
     Raises:
         UserError: A value has the wrong type, or is out of range.
     """
-    options = {field.name for field in dataclasses.fields(config)} - {"target"}
-    values = {name: value for name, value in asked.items() if name in options}
     for name in ("classes", "where", "inputs"):
         if values.get(name) is not None:
             values[name] = _listed(name, values[name])

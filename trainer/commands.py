@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import functools
-import os
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 from imageshards.commands import command_line
-from imageshards.commands.options import add_options
+from imageshards.commands.options import Option, add_options
 from imageshards.errors import Arg, UserError
 from imageshards.storage import place
 from trainer.config import OptimizerConfig, ReadConfig, RunConfig, default_output
-from trainer.dataset.spec import ModelCard
 from trainer.serving import model_file
 from trainer.strengths import LIGHT, Augment
 
 if TYPE_CHECKING:
-    import keras
+    pass
 
 EPILOG = (
     "metrics.jsonl gets one JSON object per epoch: epoch (from 1), step, loss, learning_rate, "
@@ -119,87 +115,23 @@ def _pick(given: Mapping[str, Any], kind: type, without: Collection[str] = ()) -
     }
 
 
-def add_model_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds `--model_path`, `--last`, `--model` and `--trust`."""
-    parser.add_argument(
-        "--model_path",
-        required=True,
-        type=functools.partial(place, "model_path"),
-        metavar="PATH",
-        help="output folder of imageshards train, or a .keras file in such a folder. A folder "
-        "means "
-        "best.keras if the run has this file, else model.keras",
-    )
-    parser.add_argument(
-        "--last",
-        action="store_true",
-        help="use model.keras of the folder, the model after the last step",
-    )
-    parser.add_argument(
-        "--model",
-        metavar="MODULE:FUNCTION",
-        help="imports your own code that the model needs, as in training",
-    )
-    parser.add_argument(
-        "--trust",
-        action="store_true",
-        help="runs any code that the model file names or contains, that is modules that Python "
-        "finds "
-        "and lambdas. Use this flag only for files whose origin you know",
-    )
+@dataclasses.dataclass(frozen=True)
+class ModelOptions:
+    """The options of commands that name a saved model."""
 
-
-def model_arguments(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the flags of `add_model_flags`, except for the path, as keywords of `find_model`."""
-    return {"last": args.last, "code": args.model, "trust": args.trust}
-
-
-class SavedModel(NamedTuple):
-    """A saved model, not loaded yet.
-
-    Attributes:
-        file: The `.keras` file.
-        card: The facts about the model, which its file contains.
-        code: `module:function` from the training, which loading may import; None for no code.
-        trust: Whether loading may run code that the file names or contains.
-    """
-
-    file: str
-    card: ModelCard
-    code: str | None
-    trust: bool
-
-    def load(self) -> keras.Model:
-        """Returns the model as it was saved. Call it inside the strategy's scope."""
-        return model_file.load_model(self.file, self.code, self.trust)[0]
-
-    def load_for_serving(self) -> keras.Model:
-        """Returns a model that maps pictures 0..255 to logits or values; refuses all else."""
-        model = self.load()
-        if not self.card.compiled:
-            return model
-        # A model that its user compiled may give probabilities; `as_ours` turns them into logits.
-        from trainer.serving.compiled import as_ours
-
-        return as_ours(model, self.card, self.file)
-
-
-def find_model(
-    path: str | os.PathLike[str], last: bool = False, code: str | None = None, trust: bool = False
-) -> SavedModel:
-    """Finds the model in a run's folder, or in a file; refuses code that is not allowed."""
-    path = place("model_path", path)
-    if code is not None and ":" not in code:
-        raise UserError(
-            argument="model",
-            received=repr(code),
-            expected="module:function, as in training",
-            remedy="leave " + Arg("model") + " out where the model needs no code of yours",
-        )
-    file = model_file.locate(path, last)
-    card = model_file.read_card(file)
-    model_file.check_code(file, card, code, trust)
-    return SavedModel(file, card, code, trust)
+    # fmt: off
+    model_path: Annotated[str, Option(
+        "output folder of imageshards train, or a .keras file in such a folder. A folder means "
+        "best.keras if the run has this file, else model.keras", place=place, metavar="PATH")]
+    last: Annotated[bool, Option(
+        "use model.keras of the folder, the model after the last step")] = False
+    code: Annotated[str | None, Option(
+        "imports your own code that the model needs, as in training",
+        flag="model", metavar="MODULE:FUNCTION")] = None
+    trust: Annotated[bool, Option(
+        "runs any code that the model file names or contains, that is modules that Python finds "
+        "and lambdas. Use this flag only for files whose origin you know")] = False
+    # fmt: on
 
 
 def chosen(path: str, file: str, step: int) -> str:

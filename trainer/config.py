@@ -341,8 +341,7 @@ class RunConfig:
             refuse_idle(self, "cluster_timeout", "without " + Arg("cluster"), Arg("cluster"))
         batch_size = self.read.batch_size
         # `make_strategy` checks again, once the number of GPUs and hosts is known.
-        if self.replicas is not None and batch_size % self.replicas:
-            raise uneven_batch(batch_size, self.replicas)
+        refuse_uneven(batch_size, self.replicas or 1)
 
     def check_unfreezing(self, epochs: int) -> None:
         """Refuses to free layers behind the last of the run's `epochs`."""
@@ -361,12 +360,14 @@ def _parse_freeze(text: str) -> str | int | None:
     )
 
 
-def uneven_batch(batch_size: int, replicas: int, noun: str = "replica") -> UserError:
-    """Returns the error for a global batch that replicas cannot share equally."""
+def refuse_uneven(batch_size: int, replicas: int, noun: str = "replica") -> None:
+    """Refuses a global batch that replicas cannot share equally."""
+    if not batch_size % replicas:
+        return
     # Keras divides each replica's loss by the size of its share, so the examples of a smaller share
     # would weigh more.
     nearest = max(replicas, round(batch_size / replicas) * replicas)
-    return UserError(
+    raise UserError(
         argument="batch_size",
         received=f"{batch_size}, which {counted(replicas, noun)} cannot share equally",
         expected=f"a multiple of {replicas}, for example {nearest}",

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import itertools
 import json
 import os
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 from imageshards import storage
 from imageshards.commands.command_line import Parser
-from imageshards.commands.options import add_options, check_option
+from imageshards.commands.options import Option, add_options, check_option
 from imageshards.commands.output_folder import check_page_folder
 from imageshards.errors import Arg, UserError, names_arguments
 from imageshards.manifest import PAGE_NAME
@@ -24,34 +23,26 @@ from imageshards.text import counted
 from trainer.api import Data, with_arguments
 from trainer.commands import (
     ARGUMENTS,
-    SavedModel,
-    add_model_flags,
+    ModelOptions,
     chosen,
-    find_model,
-    model_arguments,
     run,
 )
-from trainer.config import ReadConfig, RunConfig, uneven_batch
-from trainer.dataset.manifest import find_split, validation_split
-from trainer.dataset.open import model_inputs, open_dataset, several_datasets
-from trainer.dataset.spec import BOXES, DatasetSpec, ModelCard, ModelInputs, Split, describe
+from trainer.config import OptimizerConfig, ReadConfig, RunConfig, refuse_uneven
+from trainer.dataset.open import open_dataset, several_datasets
+from trainer.dataset.spec import ModelCard
 from trainer.dataset.subset import class_ids
-from trainer.dataset.target import with_target_of
+from trainer.evaluation.data import check_fits, data_of_model
 from trainer.evaluation.evaluation import finite, plain
 from trainer.imports import callers_settings, quiet_import
-from trainer.reader.batches import EvaluationData, evaluation_data
+from trainer.reader.batches import EvaluationData
 from trainer.reader.broken_records import BrokenRecord, BrokenRecords
+from trainer.serving.model_file import SavedModel, find_model
 
 if TYPE_CHECKING:
     import keras
 
 PROGRAM = "imageshards evaluate"
 MAX_ROWS = 10
-# Arguments that describe the data, which an `EvaluationData` already has; and all arguments that
-# say what to evaluate.
-_OF_DATA = ("split", "batch_size", "eval_crop", "classes", "where", "threads", "records_root")
-_ASKED = (*_OF_DATA, "skip_broken", "replicas", "report")
-
 _EPILOG = (
     "The JSON object contains num_examples and loss (as in training). A class adds accuracy, "
     "top5_accuracy (null for five classes or fewer) and mean_class_accuracy (the mean over "
@@ -67,6 +58,23 @@ _EPILOG = (
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    """The options of the command that the training has not, or with another default."""
+
+    # fmt: off
+    split: Annotated[str | None, Option(
+        "split to evaluate on; validation, val and valid are synonyms (default: the first of "
+        "validation, val, valid and test that the dataset has)", metavar="NAME")] = None
+    eval_crop: Annotated[float | None, Option(
+        "share of each side that a centre crop keeps (default: as in training)")] = None
+    json: Annotated[bool, Option("prints one JSON object instead of tables")] = False
+    report: Annotated[str | None, Option(
+        "also writes an HTML report to DIR: a local folder, gs:// or s3:// place",
+        place=storage.place, metavar="DIR")] = None
+    # fmt: on
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `imageshards evaluate`; returns its exit code, as `commands.run` does."""
     return run(PROGRAM, lambda: _run(make_parser().parse_args(argv)), prints_result=True)
@@ -76,56 +84,39 @@ def make_parser() -> Parser:
     """Returns the parser of `imageshards evaluate`."""
     description = "Evaluates a trained model on one split."
     parser = Parser(prog=PROGRAM, description=description, epilog=_EPILOG)
-    add_model_flags(parser)
+    add_options(parser, ModelOptions)
     add_options(parser, ReadConfig, ["data", "records_root"])
-    parser.add_argument(
-        "--split",
-        metavar="NAME",
-        help="split to evaluate on; validation, val and valid are synonyms (default: the first of "
-        "validation, val, valid and test that the dataset has)",
-    )
+    add_options(parser, _Options, ["split"])
     add_options(parser, ReadConfig, ["batch_size"])
     add_options(parser, RunConfig, ["replicas"])
-    parser.add_argument(
-        # Absent unless given, as a default would override the crop in the model's card.
-        "--eval_crop",
-        type=float,
-        default=argparse.SUPPRESS,
-        metavar="X",
-        help="share of each side that a centre crop keeps (default: as in training)",
-    )
+    add_options(parser, _Options, ["eval_crop"])
     add_options(parser, ReadConfig, ["classes", "where", "skip_broken", "threads"])
-    parser.add_argument(
-        "--json", action="store_true", help="prints one JSON object instead of tables"
-    )
-    parser.add_argument(
-        "--report",
-        type=functools.partial(storage.place, "report"),
-        metavar="DIR",
-        help="also writes an HTML report to DIR: a local folder, gs:// or s3:// place",
-    )
+    add_options(parser, _Options, ["json", "report"])
     return parser
 
 
 def _run(args: argparse.Namespace) -> int:
-    if len(args.data) > 1:
-        raise several_datasets(args.data)
-    asked = {name: getattr(args, name) for name in _ASKED if name in args}
-    found = evaluate(args.model_path, args.data[0], **asked, **model_arguments(args))
-    if args.json:
+    # argparse leaves out the flags that were not given.
+    asked = vars(args)
+    path, (data, *more), prints_json = asked.pop("model_path"), asked.pop("data"), "json" in asked
+    if more:
+        raise several_datasets([data, *more])
+    asked.pop("json", None)
+    found = evaluate(path, data, **asked)
+    if prints_json:
         print(json.dumps(found, allow_nan=False))
     else:
-        print(f"model    {chosen(args.model_path, found['model'], found['step'])}")
+        print(f"model    {chosen(path, found['model'], found['step'])}")
         print(f"data     {found['data']}, split {found['split']}")
         if missing := found["missing_target"]:
             print(f"missing  {counted(missing, 'record')} without a target left out")
         print(f"\n{_text(found)}")
     # With --json, stdout has the JSON object alone.
-    out = sys.stderr if args.json else sys.stdout
+    out = sys.stderr if prints_json else sys.stdout
     for one in found.broken:
         print(f"left out {one}", file=out)
-    if args.report:
-        print(f"report   {storage.join(args.report, PAGE_NAME)}", file=out)
+    if report := asked.get("report"):
+        print(f"report   {storage.join(report, PAGE_NAME)}", file=out)
     return 0
 
 
@@ -203,22 +194,25 @@ def evaluate(
         UserError: The model or dataset does not exist, both do not fit, an argument is wrong, or
             records are damaged.
     """
-    asked = {name: value for name, value in locals().items() if name in _ASKED}
-    asked |= {"last": last, "code": code, "trust": trust}
-    # `_refuse` looks at the arguments that the caller gave, so defaults are taken out.
-    given = {name: one for name, one in asked.items() if one is not None and one is not False}
-    if not where:
-        del given["where"]
+    # `_refuse` looks at the arguments that the caller gave, so defaults are left out.
+    of_data = _given(
+        split=split, batch_size=batch_size, eval_crop=eval_crop, classes=classes,
+        where=where or None, threads=threads, records_root=records_root,
+    )  # fmt: skip
     if not isinstance(model, str | os.PathLike):
-        return _evaluate_compiled(model, data, given)
+        further = _given(replicas=replicas, report=report, last=last, code=code, trust=trust)
+        return _evaluate_compiled(model, data, of_data | further, skip_broken)
+    options = {name: one for name, one in of_data.items() if name != "split"}
+    options |= _given(skip_broken=skip_broken)
     described = data if isinstance(data, EvaluationData) else None
     if isinstance(data, EvaluationData):
-        _refuse(given, _OF_DATA, "an EvaluationData, which was made with all of these")
+        _refuse(of_data, "an EvaluationData, which was made with all of these")
     elif isinstance(data, Data):
-        _refuse(given, ("records_root",), "data that is open, and was given it by ims.open")
-        config = with_arguments(data.config, given)
+        own = _given(records_root=records_root)
+        _refuse(own, "data that is open, and was given it by ims.open")
+        config = with_arguments(data.config, **options)
     else:
-        config = with_arguments(ReadConfig(storage.place("data", data)), given)
+        config = with_arguments(ReadConfig(storage.place("data", data)), **options)
     check_option(ReadConfig, "skip_broken", skip_broken or 0)
     if replicas is not None:
         check_option(RunConfig, "replicas", replicas)
@@ -230,73 +224,27 @@ def evaluate(
     if described is None:
         skip_broken = config.skip_broken
         opened = data.dataset if isinstance(data, Data) else open_dataset(config)
-        described = _described(config, opened, split, saved.card, "eval_crop" in given)
+        described = data_of_model(saved.card, config, opened, split, eval_crop is not None)
     else:
-        _check_fits(described, saved.card)
+        check_fits(described, saved.card)
     # Classes are checked before TensorFlow's import, which takes seconds: mistakes show first.
     class_ids(described.subset, saved.card.classes)
     broken = BrokenRecords(skip_broken or 0, described.subset.dataset)
     return _measured(saved, described, broken, replicas, page)
 
 
-def _refuse(given: Mapping[str, object], names: Collection[str], together: str) -> None:
-    for name in names:
-        if name in given:
-            raise UserError(
-                argument=name,
-                received=f"{given[name]!r} together with {together}",
-                remedy="leave " + Arg(name) + " out",
-            )
+def _given(**arguments: Any) -> dict[str, Any]:
+    """Returns the arguments that differ from their default, None or False."""
+    return {name: one for name, one in arguments.items() if one is not None and one is not False}
 
 
-def _described(
-    config: ReadConfig, dataset: DatasetSpec, split_name: str | None, card: ModelCard, crops: bool
-) -> EvaluationData:
-    dataset = with_target_of(dataset, card)
-    split = _split(dataset, split_name)
-    inputs = model_inputs(dataset, card)
-    if crops:
-        inputs = dataclasses.replace(inputs, eval_crop=config.eval_crop)
-    return evaluation_data(config, dataset, split, inputs)
-
-
-def _check_fits(data: EvaluationData, card: ModelCard) -> None:
-    """Refuses a pass whose target or inputs differ from the training of a saved model."""
-    dataset, mine, theirs = data.subset.dataset, data.model_inputs, card.inputs
-    columns = [one.column or one.label_feature for one in (dataset, card)]
-    if dataset.column is card.column is None:
-        # Both are the dataset's own label, which may have another name in another dataset.
-        columns = ["", ""]
-    for what, argument, received, expected in (
-        ("a target that is", "target", describe(dataset), describe(card)),
-        ("values of the shape", "target", dataset.target_shape, card.target_shape),
-        ("the target", "target", *columns),
-        ("pictures of the size", "image_size", mine.size, theirs.size),
-        ("channels of pictures:", "inputs", mine.image.channels, theirs.image.channels),
-        ("the inputs", "inputs", _inputs_of(mine), _inputs_of(theirs)),
-        ("sequence_length", "sequence_length", mine.sequence_length, theirs.sequence_length),
-    ):
-        if received != expected:
-            raise UserError(
-                argument="data",
-                received=f"{what} {received}, but the model was trained with {expected}",
-                expected="the same",
-                remedy=f"make the EvaluationData with another {argument}, or give what ims.open(…) "
-                "returned",
-            )
-    if dataset.weight_feature is not None and not card.compiled:
+def _refuse(given: Mapping[str, object], together: str) -> None:
+    for name, value in given.items():
         raise UserError(
-            argument="data",
-            received=f"sample_weight={dataset.weight_feature!r}, by which figures of a saved model "
-            "are not weighed",
-            remedy="leave sample_weight out",
+            argument=name,
+            received=f"{value!r} together with {together}",
+            remedy="leave " + Arg(name) + " out",
         )
-
-
-def _inputs_of(inputs: ModelInputs) -> str:
-    features = sorted(inputs.features.items())
-    named = [f"{name} ({one.dtype}, {one.form})" for name, one in features]
-    return ", ".join(["image", *named, *[BOXES] * (BOXES in inputs.names)])
 
 
 def _measured(
@@ -310,23 +258,24 @@ def _measured(
     with quiet_import():
         from trainer.models.strategy import shared_strategy
 
-    from trainer.evaluation.evaluator import Evaluator
+    from trainer.evaluation.evaluator import Evaluator, measure
+    from trainer.models.optimizer import make_loss
+    from trainer.reader.stream import EvaluationStream
     from trainer.report.page import target_fact, write_report
 
+    card, subset, count = saved.card, data.subset, data.num_records
     devices = shared_strategy(replicas, data.batch_size)
     with devices.scope():
         model = saved.load()
-    card = saved.card
-    evaluator = Evaluator(
-        model, devices, data, broken, classes=card.classes, mean_std=card.target_mean_std,
-        loss=card.training.get("optimizer", {}).get("loss"), own_step=card.compiled,
-    )  # fmt: skip
     started_sec = time.perf_counter()
-    figures: Mapping[str, float] = evaluator.run(show_progress=True)
-    evaluation, subset, count = evaluator.evaluation, data.subset, data.num_records
-    # A model that was compiled by its user has no `evaluation`, only its own figures.
+    evaluation, figures = None, {}
     outputs: list[dict[str, str | float | None]] = []
-    if evaluation is not None:
+    if card.compiled:
+        figures = Evaluator(model, devices, data, broken).run(show_progress=True)
+    else:
+        loss = make_loss(_loss_of(card), card.target, card.num_outputs, card.target_mean_std)
+        stream = EvaluationStream(data, devices, broken)
+        evaluation = measure(model, devices, stream, loss, card.classes)
         figures, count = evaluation.figures(), evaluation.num_examples
         _, head, rows = evaluation.table()
         names = [name.replace(" ", "_") for name in head]
@@ -362,10 +311,18 @@ def _measured(
     return found
 
 
+def _loss_of(card: ModelCard) -> OptimizerConfig:
+    """Returns the options of the training that decide the loss."""
+    given = card.training.get("optimizer", {})
+    names = {"loss", "label_smoothing"} & given.keys()
+    return OptimizerConfig(**{name: given[name] for name in names})
+
+
 def _evaluate_compiled(
     model: keras.Model,
     data: str | os.PathLike[str] | Data | EvaluationData,
     given: Mapping[str, Any],
+    skip_broken: int | None,
 ) -> Figures:
     """Measures a compiled model by its own step, loss and metrics."""
     # A caller with a model has loaded Keras; importing it for a wrong argument would take seconds.
@@ -381,40 +338,21 @@ def _evaluate_compiled(
     from trainer.training.fit import check_model
 
     check_model(model, "model_path")
-    _refuse(given, given.keys() - {"skip_broken"}, "a keras.Model")
+    _refuse(given, "a keras.Model")
     if not isinstance(data, EvaluationData):
         raise UserError(
             argument="data",
             received=f"{type(data).__name__} together with a keras.Model",
             expected="what ims.open(…).evaluation(…) returns",
         )
-    limit, strategy = given.get("skip_broken", 0), model.distribute_strategy
+    limit, strategy = skip_broken or 0, model.distribute_strategy
     check_option(ReadConfig, "skip_broken", limit)
-    if data.batch_size % strategy.num_replicas_in_sync:
-        raise uneven_batch(data.batch_size, strategy.num_replicas_in_sync)
+    refuse_uneven(data.batch_size, strategy.num_replicas_in_sync)
     build_variables(model, strategy, data.dataset().element_spec, weighs=data.weighs)
     broken = BrokenRecords(limit, data.subset.dataset)
-    found = Figures(Evaluator(model, strategy, data, broken, own_step=True).run(show_progress=True))
+    found = Figures(Evaluator(model, strategy, data, broken).run(show_progress=True))
     found.broken = broken.found
     return found
-
-
-def _split(dataset: DatasetSpec, name: str | None) -> Split:
-    if name:
-        split: Split | None = find_split(dataset, "split", name)
-    else:
-        split = validation_split(dataset, None) or dataset.splits.get("test")
-    if split is None:
-        known = f", one of {', '.join(dataset.splits)}"
-        expected = "the split to evaluate on by " + Arg("split") + known
-        raise dataset.refused("which has no split to validate on", expected)
-    if not split.num_records:
-        raise UserError(
-            argument="split",
-            received=f"{split.name!r}, which has no records",
-            expected="a split with records",
-        )
-    return split
 
 
 def _text(found: Figures) -> str:

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import os
 import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Annotated, Any
 
 from imageshards import storage
 from imageshards.commands.command_line import Parser
+from imageshards.commands.options import Option, add_options
 from imageshards.errors import Arg, UserError, names_arguments
 from trainer.commands import (
     ARGUMENTS,
-    SavedModel,
-    add_model_flags,
+    ModelOptions,
     chosen,
-    find_model,
-    model_arguments,
     run,
 )
 from trainer.imports import callers_settings, quiet_import
-from trainer.serving import model_file
+from trainer.serving.model_file import SavedModel, find_model, find_transform
 
 PROGRAM = "imageshards export"
 _SAVED_MODEL = "saved_model.pb"
@@ -35,6 +33,17 @@ _EPILOG = (
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    """The options of an export."""
+
+    # fmt: off
+    output: Annotated[str, Option(
+        "new folder: local, gs:// or s3://", place=storage.place, metavar="PATH")]
+    overwrite: Annotated[bool, Option("replace an earlier export")] = False
+    # fmt: on
+
+
 def make_parser() -> Parser:
     """Returns the parser of `imageshards export`."""
     parser = Parser(
@@ -42,15 +51,8 @@ def make_parser() -> Parser:
         description="Exports a trained model for serving, as a SavedModel.",
         epilog=_EPILOG,
     )
-    add_model_flags(parser)
-    parser.add_argument(
-        "--output",
-        required=True,
-        type=functools.partial(storage.place, "output"),
-        metavar="PATH",
-        help="new folder: local, gs:// or s3://",
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace an earlier export")
+    add_options(parser, ModelOptions)
+    add_options(parser, _Options)
     return parser
 
 
@@ -58,11 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs `imageshards export`; returns its exit code, as `commands.run` does."""
 
     def body() -> int:
-        args = make_parser().parse_args(argv)
-        saved, lines = write_export(
-            args.model_path, args.output, args.overwrite, **model_arguments(args)
-        )
-        print(f"model    {chosen(args.model_path, saved.file, saved.card.step)}")
+        asked = vars(make_parser().parse_args(argv))
+        path = asked.pop("model_path")
+        saved, lines = write_export(path, **asked)
+        print(f"model    {chosen(path, saved.file, saved.card.step)}")
         print("\n".join(lines))
         return 0
 
@@ -115,7 +116,7 @@ def _normal(output: str | os.PathLike[str]) -> str:
 def write_export(
     model: str | os.PathLike[str],
     output: str | os.PathLike[str],
-    overwrite: bool,
+    overwrite: bool = False,
     **options: Any,
 ) -> tuple[SavedModel, list[str]]:
     """Writes an export; returns its model, found with `options`, and lines that describe it."""
@@ -126,7 +127,7 @@ def write_export(
         from trainer.serving.predictor import write_saved_model
 
         network = saved.load_for_serving()
-    transform = model_file.find_transform(saved.file)
+    transform = find_transform(saved.file)
     # TensorFlow writes to a local folder, from which the files are uploaded to a store.
     folder: AbstractContextManager[str] = storage.temporary_folder()
     try:

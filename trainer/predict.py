@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from imageshards import storage
 from imageshards.commands.command_line import Parser
-from imageshards.commands.options import Option, check_number
+from imageshards.commands.options import Option, add_options, check_options
 from imageshards.errors import Arg, UserError, names_arguments
 from imageshards.images.options import EXTENSIONS, passed_over
 from imageshards.text import counted, printable
-from trainer.commands import ARGUMENTS, add_model_flags, chosen, find_model, model_arguments, run
+from trainer.commands import ARGUMENTS, ModelOptions, chosen, run
 from trainer.imports import callers_settings, quiet_import
+from trainer.serving.model_file import find_model
 
 if TYPE_CHECKING:
     import argparse
@@ -40,6 +42,21 @@ _EPILOG = (
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    """The options of a prediction."""
+
+    # fmt: off
+    batch_size: Annotated[int, Option("number of files per batch", least=1)] = 32
+    top: Annotated[int | None, Option(
+        "number of classes shown per file (default: 3). For a model of several labels: shows the N "
+        "most probable labels, also below 0.5", least=1)] = None
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
 def make_parser() -> Parser:
     """Returns the parser of `imageshards predict`."""
     parser = Parser(
@@ -55,25 +72,11 @@ def make_parser() -> Parser:
         help="image file or folder: local, gs:// or s3://. A folder means all its files with the "
         f"endings {', '.join(EXTENSIONS)}",
     )
-    add_model_flags(parser)
+    add_options(parser, ModelOptions)
     parser.add_argument(
         "--json", action="store_true", help="prints one JSON array instead of a table"
     )
-    parser.add_argument(
-        "--batch_size",
-        type=int,
-        default=32,
-        metavar="N",
-        help="number of files per batch (default: 32)",
-    )
-    parser.add_argument(
-        "--top",
-        type=int,
-        metavar="N",
-        help="number of classes shown per file (default: 3). For a model of several labels: shows "
-        "the N "
-        "most probable labels, also below 0.5",
-    )
+    add_options(parser, _Options)
     return parser
 
 
@@ -83,13 +86,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    asked = {"batch_size": args.batch_size, "top": args.top, **model_arguments(args)}
-    found = Predictions(args.model_path, args.files, **asked)
-    if found.model.file != args.model_path:
+    asked = vars(args)
+    path, prints_json = asked.pop("model_path"), asked.pop("json")
+    found = Predictions(path, **asked)
+    if found.model.file != path:
         # Standard output is the table or the JSON array alone.
-        taken = chosen(args.model_path, found.model.file, found.model.card.step)
+        taken = chosen(path, found.model.file, found.model.card.step)
         print(f"model    {taken}", file=sys.stderr)
-    if args.json:
+    if prints_json:
         rows = [_row(*one) for one in found]
         print(json.dumps(rows, indent=1))
         return EXIT_BROKEN_FILES if any("error" in row for row in rows) else 0
@@ -167,13 +171,11 @@ class Predictions:
         self,
         model: str | os.PathLike[str],
         files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-        batch_size: int,
-        top: int | None,
+        batch_size: int = 32,
+        top: int | None = None,
         **options: Any,
     ) -> None:
-        for name, received in (("batch_size", batch_size), ("top", 1 if top is None else top)):
-            check_number(name, received, int, Option("", least=1))
-        self._batch_size, self._top = batch_size, top
+        self._options = _Options(batch_size, top)
         self.model = find_model(model, **options)
         if top is not None and self.model.card.target == "values":
             why = f"{top} for a model of numbers, which has no classes to rank"
@@ -188,8 +190,11 @@ class Predictions:
             from trainer.serving.predictor import Predictor
 
             model, card = self.model.load_for_serving(), self.model.card
-        for row in Predictor(model, card).predict(self.files, self._batch_size):
-            yield row, ({}, "") if row.error else SHOWN[card.target](row.found, card, self._top)
+        for row in Predictor(model, card).predict(self.files, self._options.batch_size):
+            yield (
+                row,
+                ({}, "") if row.error else SHOWN[card.target](row.found, card, self._options.top),
+            )
 
 
 def find_files(paths: Sequence[str]) -> list[str]:

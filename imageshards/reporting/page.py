@@ -151,10 +151,10 @@ def quotas(counts: Sequence[int], wanted: int) -> list[int]:
 
 
 def thumbs_of(
-    directory: str, manifest: Manifest, shards: Sequence[Shard]
+    directory: str, manifest: Manifest, shards: Sequence[Shard], most: int = MAX_PICTURES
 ) -> tuple[list[Thumb], int]:
-    """Returns pictures of some shards of a split, and how many could not be read."""
-    wanted = quotas([shard.num_records for shard in shards], MAX_PICTURES)
+    """Returns `most` pictures of some shards of a split, and how many could not be read."""
+    wanted = quotas([shard.num_records for shard in shards], most)
     asked = [(shard, count) for shard, count in zip(shards, wanted, strict=True) if count]
     # Threads hide the latency of a store; a local disk needs none.
     some = map if storage.is_local(directory) else storage.map_concurrently

@@ -10,7 +10,8 @@ from imageshards.example import encode_example
 from imageshards.tfrecord import Record, read_records
 from tests.support.pictures import saved
 from tests.support.trainer_data import draw_shape
-from trainer.dataset.spec import DatasetSpec, Subset
+from trainer.dataset.spec import DatasetSpec
+from trainer.dataset.subset import Subset
 
 
 def jpeg(kind: int = 0, seed: int = 0, size_px: tuple[int, int] = (32, 40)) -> bytes:

@@ -59,7 +59,7 @@ def fit(folder: str, replicas: int) -> dict[str, Any]:
         _compile(own)
     build_variables(own, strategy, train.element_spec)
     broken = BrokenRecords(len(BROKEN), val.subset.dataset)
-    of_all = Evaluator(model, strategy, val, broken, own_step=True)
+    of_all = Evaluator(model, strategy, val, broken)
     with tempfile.TemporaryDirectory() as copy:
         shutil.copytree(folder, copy, dirs_exist_ok=True)
         some = ims.open(copy).evaluation(batch_size=BATCH_SIZE, image_size=16)
@@ -67,7 +67,7 @@ def fit(folder: str, replicas: int) -> dict[str, Any]:
         places = [(path, record.offset_bytes) for path in paths for record in records_of(path)]
         for path, offset in map(places.__getitem__, BROKEN):
             flip_byte(path, offset + 30)
-        of_some = Evaluator(own, strategy, some, broken, own_step=True).run()
+        of_some = Evaluator(own, strategy, some, broken).run()
     return {
         "history": history,
         "penalty": float(sum(np.asarray(one) for one in model.losses)),

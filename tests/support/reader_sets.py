@@ -14,7 +14,7 @@ from tests.support.trainer_data import write_manifest, write_shard
 from trainer.config import ReadConfig
 from trainer.dataset import spec
 from trainer.dataset.manifest import load_manifest
-from trainer.dataset.subset import select
+from trainer.dataset.subset import Subset, select
 from trainer.reader.batches import TrainingData
 from trainer.strengths import NONE
 
@@ -83,7 +83,7 @@ def make_set(folder, shards, *, empty=(), **changes: Any) -> spec.DatasetSpec:
     return dataclasses.replace(load_manifest(str(folder)), **changes)
 
 
-def choose(dataset, classes=None, filters=(), balance="none") -> spec.Subset:
+def choose(dataset, classes=None, filters=(), balance="none") -> Subset:
     classes = None if classes is None else tuple(classes)
     read = {"classes": classes, "where": tuple(filters), "balance": balance}
     config = ReadConfig(dataset.data, batch_size=1, **read)

@@ -78,6 +78,18 @@ def train(strategy: Any, network: Any, batches: Sequence[tuple[Any, ...]]) -> No
     feed(strategy, make_step(strategy, network), batches)
 
 
+@contextlib.contextmanager
+def averaged(network: Any) -> Iterator[None]:
+    """The weights with which a run validates."""
+    from trainer.training.callbacks import AveragedWeights
+
+    callback = AveragedWeights()
+    callback.set_model(network)
+    callback.on_test_begin()
+    yield
+    callback.on_test_end()
+
+
 def values(network: Any) -> Any:
     """Copies of everything that is to be kept: (path, array) of every variable."""
     from trainer.training.saved_run import state_values
@@ -182,7 +194,7 @@ def _check_frozen(strategy: Any, name: str) -> Any:
     frozen = Frozen(network, "all", 1, schedule_after(CONFIGS[name], BATCH_SIZE, TOTAL_STEPS - 2))
     with _eagerly():
         for epoch in range(2):
-            frozen.begin_epoch(epoch)
+            frozen.on_epoch_begin(epoch)
             train(strategy, network, [batch(2 * epoch + step) for step in range(2)])
     return weights(network)
 

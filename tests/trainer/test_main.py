@@ -59,7 +59,8 @@ def test_two_replicas_train_and_leave_a_model(shapes: pathlib.Path, tmp_path: pa
     assert [list(record) for record in found] == [KEYS] * 3
     assert [(record["epoch"], record["step"]) for record in found] == [(1, 9), (2, 18), (3, 28)]
     assert found[2]["loss"] < found[0]["loss"] and found[0]["images_per_second"] > 0
-    network, card = model_file.load_model(str(tmp_path))
+    saved = model_file.find_model(str(tmp_path))
+    network, card = saved.load(), saved.card
     assert card.classes == ("circle", "square", "triangle") and card.step == 28
     weights = b"".join(w.tobytes() for w in network.get_weights())
     told = f"{hashlib.sha256(weights).hexdigest()}  model.keras"

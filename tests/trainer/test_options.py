@@ -23,8 +23,8 @@ from trainer.commands import parse_config
 from trainer.config import OptimizerConfig, ReadConfig, RunConfig
 from trainer.reader.batches import open_data
 from trainer.strengths import Augment
-from trainer.training.open_run import epochs_of, open_run
-from trainer.training.run import build_and_compile
+from trainer.training.open_run import Epochs
+from trainer.training.run import begin, build_and_compile
 
 DENSE = "tests.support.tiny_models:dense"
 Shown = Callable[[RunConfig], Any]
@@ -50,13 +50,13 @@ def reading(config: RunConfig) -> Any:
 
 
 def length(config: RunConfig) -> Any:
-    return epochs_of(config, open_data(config.read)[0])
+    return Epochs.of(open_data(config.read)[0], config.epochs, config.steps)
 
 
 def network(config: RunConfig) -> Any:
     """The model, ready for its first step."""
     config = dataclasses.replace(config, dry_run=True)
-    run = open_run(config, *open_data(config.read), tf.distribute.get_strategy(), {})
+    run = begin(config, *open_data(config.read), tf.distribute.get_strategy())
     built = build_and_compile(config, run, config.model)
     model, later = built.model, built.frozen and built.frozen._schedule
     layers = [(layer.get_config(), layer.trainable) for layer in model.layers]
@@ -237,7 +237,7 @@ def given(tmp_path_factory):
     make_boxes(folder / "set", size=(32, 32))
     config = parse_config(_flags(folder, ""))
     for number, name in enumerate(("weights", "other")):
-        run = open_run(config, *open_data(config.read), tf.distribute.get_strategy(), {})
+        run = begin(config, *open_data(config.read), tf.distribute.get_strategy())
         model = build_and_compile(config, run, config.model).model
         for weight in model.weights:
             weight.assign(tf.fill(weight.shape, tf.cast(number, weight.dtype)))

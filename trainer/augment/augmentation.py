@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from imageshards.errors import UserError
-from trainer.dataset.spec import Batch, ImageSpec, Tensors
+from trainer.dataset.batch import Batch, Tensors
+from trainer.dataset.spec import ImageSpec
 from trainer.strengths import NO_MIXING, NONE, STRONG, Augment, shown
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from trainer.augment.geometry import Window, sine_cosine
-from trainer.dataset.spec import BOXES, Batch, Boxes, BoxesOf, DatasetSpec
+from trainer.dataset.batch import Batch, BoxesOf
+from trainer.dataset.spec import BOXES, Boxes, DatasetSpec
 
 _PADDING = -1
 

@@ -12,7 +12,8 @@ from trainer.augment import geometry, pixels
 from trainer.augment.boxes import View
 from trainer.augment.decode import Encoded, Pictures, Rows, as_stored
 from trainer.augment.params import NO_MIX, Params, draw_params
-from trainer.dataset.spec import Batch, ImageSpec
+from trainer.dataset.batch import Batch
+from trainer.dataset.spec import ImageSpec
 from trainer.strengths import Augment
 
 Work = dict[str, tf.Tensor]

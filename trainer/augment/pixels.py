@@ -24,7 +24,8 @@ from trainer.augment.params import (
     draw_params,
     mix_bits,
 )
-from trainer.dataset.spec import IMAGE_INPUT, Batch
+from trainer.dataset.batch import Batch
+from trainer.dataset.spec import IMAGE_INPUT
 from trainer.strengths import Augment
 
 # Luminance of RGB according to ITU-R BT.601.

@@ -15,7 +15,8 @@ from imageshards.errors import UserError
 from trainer.augment.augmentation import Augmentation, AugmentFunction, MapFunction
 from trainer.augment.decode import batch_pictures
 from trainer.augment.params import USER_PURPOSE, random_bits
-from trainer.dataset.spec import IMAGE_INPUT, Batch, ImageSpec, Specs, Tensors, input_of
+from trainer.dataset.batch import Batch, Specs, Tensors, input_of
+from trainer.dataset.spec import IMAGE_INPUT, ImageSpec
 
 # Prefixes of operations whose results depend on earlier calls: TensorFlow's generators, and the
 # assignments by which Keras's random layers advance their state.

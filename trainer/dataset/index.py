@@ -15,7 +15,7 @@ from imageshards.errors import UserError
 from imageshards.index import COLUMN_OF, MAX_LIST_VALUES, MAX_TEXT_BYTES, extra_columns, read_index
 from imageshards.manifest import LABELS_FEATURE, SEVERAL
 from imageshards.text import class_sort_key, counted
-from trainer.dataset.spec import DatasetSpec, FeatureSpec, Split, Subset, find_feature
+from trainer.dataset.spec import DatasetSpec, FeatureSpec, Split, find_feature
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -151,14 +151,13 @@ def _ids_of(dataset: DatasetSpec, values: pa.Array) -> tuple[np.ndarray, np.ndar
     return records.astype(np.int64), ids.astype(np.int32)
 
 
-def column_numbers(subset: Subset, feature: str) -> np.ndarray | None:
+def column_numbers(dataset: DatasetSpec, split: Split, feature: str) -> np.ndarray | None:
     """Reads a column of numbers for every record of the split, float64 [records, k].
 
     A record without the value has NaN. None if the index does not have the column.
     """
     import pyarrow.compute as pc
 
-    dataset, split = subset.dataset, subset.split
     column = columns_of(dataset).get(feature)
     if column is None:
         return None

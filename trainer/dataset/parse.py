@@ -13,16 +13,8 @@ import tensorflow as tf
 
 from imageshards.example import encode_example
 from imageshards.manifest import BOX_FEATURES
-from trainer.dataset.spec import (
-    Boxes,
-    BoxesOf,
-    DatasetSpec,
-    FeatureSpec,
-    ModelCard,
-    ModelInputs,
-    Specs,
-    input_name,
-)
+from trainer.dataset.batch import BoxesOf, Specs
+from trainer.dataset.spec import Boxes, DatasetSpec, FeatureSpec, ModelCard, ModelInputs, input_name
 
 _HASHES = 2**63 - 1
 

@@ -1,25 +1,19 @@
-"""Types of the trainer's data: a dataset, the subset that is read, the inputs of a model."""
+"""Types of the trainer's data: a dataset, the inputs of a model, and the card of a saved model."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from imageshards.errors import Text, UserError
 from imageshards.manifest import FILENAME_FEATURE, IMAGE_FEATURE, LABEL_FEATURE, Image, Manifest
 from imageshards.manifest import FeatureSpec as FeatureSpec
 from imageshards.page import number
 from imageshards.text import counted
-
-if TYPE_CHECKING:
-    import tensorflow as tf
-
-    from trainer.dataset.pieces import Pieces
 
 # Name of the model card inside a `.keras` file.
 CARD_FILE = "imageshards.json"
@@ -29,64 +23,6 @@ IMAGE_INPUT = "image"
 BOXES = "bounding_boxes"
 # Name of the dataset's own label among the targets.
 OWN_LABEL = "label"
-
-Batch = dict[str, Any]
-"""A batch of B examples, as the reader makes it, has these keys:
-
-- `inputs`: `image` uint8 [B, height, width, channels], `bounding_boxes`, and further features by
-  their `input_name`. A function that the user gives to `TrainingData.map` replaces `inputs` by
-  `mapped`.
-- `label`: for a class int64 [B], or float32 [B, classes] after MixUp; for labels float32 [B,
-  classes], 1 if a record has the label; for values float32 [B] or [B, k]; for boxes `BoxesOf`;
-  for several targets a dictionary of these by name. Absent without a target.
-- `weight`: float32 [B].
-- `position`: int64 [B], the index in the endless training stream.
-- `record`: int64 [B], the record's number within the split.
-- `present`: bool [B], False for a broken record and for padding of an evaluation's last batch.
-"""
-
-# Bounding boxes of a batch, in the form of Keras's layers: `boxes` float32 [B, most, 4] has xmin,
-# ymin, xmax, ymax relative to the picture; `labels` is int64 [B, most]. Both are -1 behind the last
-# box.
-BoxesOf: TypeAlias = "dict[str, tf.Tensor]"
-
-# The label of a batch: a tensor, or tensors by name for boxes and for several targets.
-Labels: TypeAlias = "tf.Tensor | dict[str, Labels]"
-
-# Tensors in any structure that `tf.nest` supports, and the specifications of these tensors.
-Tensors: TypeAlias = "tf.Tensor | Sequence[Tensors] | Mapping[str, Tensors] | None"
-Specs: TypeAlias = "tf.TypeSpec | Sequence[Specs] | Mapping[str, Specs] | None"
-
-_Input = TypeVar("_Input")
-
-
-def input_of(batch: Batch) -> Tensors:
-    """Returns the model's argument for a batch."""
-    return batch["mapped"] if "mapped" in batch else model_input(batch["inputs"])
-
-
-def model_input(inputs: Mapping[str, _Input]) -> _Input | dict[str, _Input]:
-    """Returns the model's argument: a lone picture, or all inputs by name."""
-    return inputs[IMAGE_INPUT] if set(inputs) == {IMAGE_INPUT} else dict(inputs)
-
-
-@dataclasses.dataclass(frozen=True)
-class ReplicaSlices:
-    """The equal slices in which a host makes its part of a batch, one for each of its replicas.
-
-    Attributes:
-        replicas: Number of replicas of each host.
-        hosts: Number of hosts that share a batch.
-        host: Index of the host that makes these slices.
-    """
-
-    replicas: int = 1
-    hosts: int = 1
-    host: int = 0
-
-
-# The whole batch as one slice.
-WHOLE = ReplicaSlices()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,78 +204,6 @@ class MeanStd(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Subset:
-    """The records of a split that are read, and how often.
-
-    Attributes:
-        dataset: The dataset of `split`.
-        split: The whole split, as its shards store it.
-        classes: The model's classes, in the order of its outputs.
-        class_ids: The dataset's id for each of `classes` if only some classes are read. None if all
-            are read, under their ids in the dataset.
-        filters: Conditions that every record has to pass, as `--where` gives them.
-        num_records: Number of records in one pass (an epoch), copies included.
-        class_counts: Number of records of each class without copies; None if they are not counted.
-        balance: How classes are balanced. `weights`: by weights in the loss. `sampling`: records of
-            rare classes are repeated, so that every class comes max(class_counts) times in each
-            pass. `none`.
-        record_classes: The model's class of each record of the split, -1 if the record is not read:
-            NumPy int32 [records]. None if every record is read once.
-        missing_target: Number of records that pass `filters`, but are not read, as a value of their
-            target is missing (NaN, or null in the index).
-    """
-
-    dataset: DatasetSpec
-    split: Split
-    classes: tuple[str, ...]
-    class_ids: tuple[int, ...] | None
-    filters: tuple[str, ...]
-    num_records: int
-    class_counts: tuple[int, ...] | None
-    balance: str = "none"
-    record_classes: Any = dataclasses.field(default=None, repr=False, compare=False)
-    missing_target: int = 0
-
-    @functools.cached_property
-    def pieces(self) -> Pieces:
-        """The pieces of the whole split, read from the index at the first access."""
-        from trainer.dataset.pieces import Pieces, record_sizes
-
-        return Pieces.cut(record_sizes(self.dataset, self.split))
-
-    @functools.cached_property
-    def target_mean_std(self) -> MeanStd | None:
-        """Mean and deviation of the target's values in the records that are read, if it has any."""
-        from trainer.dataset.subset import mean_and_std
-
-        return mean_and_std(self, self.dataset)
-
-    @property
-    def num_outputs(self) -> int:
-        """Number of a model's outputs: a logit for each class, or k values."""
-        return len(self.classes) or self.dataset.num_outputs
-
-    @property
-    def output_names(self) -> tuple[str, ...]:
-        """Names of the model's outputs: classes, or values."""
-        return self.classes or value_names(self.dataset.label_feature, self.dataset.target_shape)
-
-    @property
-    def class_weights(self) -> tuple[float, ...] | None:
-        """The weight of each class in the loss; None if all weigh 1."""
-        if self.balance != "weights" or self.class_counts is None:
-            return None
-        return balancing_weights(self.class_counts)
-
-
-def balancing_weights(counts: Sequence[float]) -> tuple[float, ...]:
-    """Returns the weight N / (K * n_c) of each class c, for n_c of N records in K classes."""
-    # A class without records keeps 1, and does not count as one of the K classes.
-    present = sum(1 for n in counts if n)
-    return tuple(sum(counts) / (present * n) if n else 1.0 for n in counts)
-
-
-@dataclasses.dataclass(frozen=True)
 class ReadOptions:
     """How shards are read. No option changes which records are read.
 
@@ -476,6 +340,11 @@ def describe_scale(mean_std: MeanStd) -> str:
     """Returns the mean and deviation of values, for people."""
     mean, std = (", ".join([*map(number, one[:3]), *["…"] * (len(one) > 3)]) for one in mean_std)
     return f"mean {mean} and deviation {std} in training"
+
+
+def shown_size(size: tuple[int, int] | None) -> str:
+    """Returns the size of a picture, for people."""
+    return "of any size" if size is None else f"{size[0]} x {size[1]} pixels"
 
 
 def value_names(column: str, shape: tuple[int, ...]) -> tuple[str, ...]:

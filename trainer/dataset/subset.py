@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,19 +19,89 @@ from imageshards.errors import Arg, Text, UserError
 from imageshards.text import about_look_alikes, composed, counted
 from imageshards.tfrecord import RecordError
 from trainer.config import ReadConfig
+from trainer.dataset.batch import Labels
 from trainer.dataset.index import column_numbers, record_labels
+from trainer.dataset.pieces import Pieces, record_sizes
+from trainer.dataset.source import RecordSource
 from trainer.dataset.spec import (
     DatasetSpec,
     FeatureSpec,
-    Labels,
     MeanStd,
     Split,
-    Subset,
     described_target,
+    value_names,
 )
 
 # Reading so many records from a store takes some seconds.
 MAX_SAMPLED = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class Subset:
+    """The records of a split that are read, and how often.
+
+    Attributes:
+        dataset: The dataset of `split`.
+        split: The whole split, as its shards store it.
+        classes: The model's classes, in the order of its outputs.
+        class_ids: The dataset's id for each of `classes` if only some classes are read. None if all
+            are read, under their ids in the dataset.
+        filters: Conditions that every record has to pass, as `--where` gives them.
+        num_records: Number of records in one pass (an epoch), copies included.
+        class_counts: Number of records of each class without copies; None if they are not counted.
+        balance: How classes are balanced. `weights`: by weights in the loss. `sampling`: records of
+            rare classes are repeated, so that every class comes max(class_counts) times in each
+            pass. `none`.
+        record_classes: The model's class of each record of the split, -1 if the record is not read:
+            NumPy int32 [records]. None if every record is read once.
+        missing_target: Number of records that pass `filters`, but are not read, as a value of their
+            target is missing (NaN, or null in the index).
+    """
+
+    dataset: DatasetSpec
+    split: Split
+    classes: tuple[str, ...]
+    class_ids: tuple[int, ...] | None
+    filters: tuple[str, ...]
+    num_records: int
+    class_counts: tuple[int, ...] | None
+    balance: str = "none"
+    record_classes: Any = dataclasses.field(default=None, repr=False, compare=False)
+    missing_target: int = 0
+
+    @functools.cached_property
+    def pieces(self) -> Pieces:
+        """The pieces of the whole split, read from the index at the first access."""
+        return Pieces.cut(record_sizes(self.dataset, self.split))
+
+    @functools.cached_property
+    def target_mean_std(self) -> MeanStd | None:
+        """Mean and deviation of the target's values in the records that are read, if it has any."""
+        return mean_and_std(self, self.dataset)
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of a model's outputs: a logit for each class, or k values."""
+        return len(self.classes) or self.dataset.num_outputs
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the model's outputs: classes, or values."""
+        return self.classes or value_names(self.dataset.label_feature, self.dataset.target_shape)
+
+    @property
+    def class_weights(self) -> tuple[float, ...] | None:
+        """The weight of each class in the loss; None if all weigh 1."""
+        if self.balance != "weights" or self.class_counts is None:
+            return None
+        return balancing_weights(self.class_counts)
+
+
+def balancing_weights(counts: Sequence[float]) -> tuple[float, ...]:
+    """Returns the weight N / (K * n_c) of each class c, for n_c of N records in K classes."""
+    # A class without records keeps 1, and does not count as one of the K classes.
+    present = sum(1 for n in counts if n)
+    return tuple(sum(counts) / (present * n) if n else 1.0 for n in counts)
 
 
 def select(
@@ -59,7 +131,7 @@ def select(
     # The manifest may count no classes; the index then has to be read to balance them.
     to_count = balance != "none" and subset.class_counts is None
     columns = [one.label_feature for one in dataset.targets if one.target == "values"]
-    numbers = {column: column_numbers(subset, column) for column in columns}
+    numbers = {column: column_numbers(dataset, split, column) for column in columns}
     # Which records miss a value, bool [records]; a single False if no values are known.
     missing = np.logical_or.reduce(
         [np.isnan(found).any(1) for found in numbers.values() if found is not None]
@@ -71,7 +143,7 @@ def select(
     for column, found in numbers.items():
         _check_numbers(subset, column, found, "target", -math.inf)
     if dataset.weight_feature is not None:
-        weights = column_numbers(subset, dataset.weight_feature)
+        weights = column_numbers(dataset, split, dataset.weight_feature)
         _check_numbers(subset, dataset.weight_feature, weights, "sample_weight", 0)
     if balance == "sampling" and subset.class_counts is not None:
         subset = _repeated(subset, subset.class_counts)
@@ -114,7 +186,7 @@ def mean_and_std(subset: Subset, target: DatasetSpec) -> MeanStd | None:
     read = np.arange(subset.split.num_records)
     if subset.record_classes is not None:
         read = np.flatnonzero(subset.record_classes >= 0)
-    numbers = column_numbers(subset, target.label_feature)
+    numbers = column_numbers(subset.dataset, subset.split, target.label_feature)
     numbers = _sampled(subset, target, read) if numbers is None else numbers[read]
     if not len(numbers):
         return None
@@ -125,8 +197,6 @@ def mean_and_std(subset: Subset, target: DatasetSpec) -> MeanStd | None:
 
 def _sampled(subset: Subset, target: DatasetSpec, read: NDArray[np.int64]) -> NDArray[np.float64]:
     """Reads the values of some of the records `read`, float64 [n, k], without broken records."""
-    from trainer.dataset.source import RecordSource
-
     column, size = target.label_feature, target.num_outputs
     source = RecordSource(subset.dataset, subset.split, [column])
 
@@ -146,7 +216,8 @@ def refuse_missing_inputs(subset: Subset, inputs: Mapping[str, FeatureSpec]) -> 
     """Refuses float inputs that a record of `subset` lacks, which would make the loss NaN."""
     for name, spec in inputs.items():
         if spec.dtype == "float32" and spec.shape is not None:
-            _check_numbers(subset, name, column_numbers(subset, name), "inputs", -math.inf)
+            numbers = column_numbers(subset.dataset, subset.split, name)
+            _check_numbers(subset, name, numbers, "inputs", -math.inf)
 
 
 def _nothing_left(subset: Subset) -> UserError:

@@ -94,7 +94,7 @@ class Evaluation(ABC):
         names: Names of the model's outputs: classes, labels or values.
         left_out: Number of broken records, which do not count as examples.
         record: int64, record numbers within the split.
-        losses: float32, by the loss of the training, without label smoothing.
+        losses: float32, by the loss of the training.
     """
 
     collector: ClassVar[type[Collector]] = Collector
@@ -112,10 +112,6 @@ class Evaluation(ABC):
     def renumbered(label: tf.Tensor, ids: Sequence[int], num_outputs: int) -> tf.Tensor:
         """Converts labels from the data's class ids to the model's, which are `ids`, in a graph."""
         return label
-
-    def epoch_figures(self) -> dict[str, float]:
-        """Returns the part of `figures` that is computed after every epoch, since it is fast."""
-        return {"loss": self.loss}
 
     @abstractmethod
     def figures(self) -> dict[str, float]:

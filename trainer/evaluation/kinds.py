@@ -70,14 +70,12 @@ class ClassEvaluation(Evaluation):
     def renumbered(label: tf.Tensor, ids: Sequence[int], num_outputs: int) -> tf.Tensor:
         return tf.gather(tf.constant(ids, tf.int64), label)
 
-    def epoch_figures(self) -> dict[str, float]:
-        """Returns loss and accuracy."""
-        return super().epoch_figures() | {"accuracy": mean(self.predicted == self.label)}
-
     def figures(self) -> dict[str, float]:
-        """Adds top-5 accuracy, NaN for up to five classes, and the unweighted mean of recalls."""
+        """Returns loss, accuracy, top-5 accuracy (NaN for up to five classes), mean of recalls."""
         examples, _, right = self._counts()
-        return self.epoch_figures() | {
+        return {
+            "loss": self.loss,
+            "accuracy": mean(self.predicted == self.label),
             "top5_accuracy": mean(self.rank < TOP) if len(self.names) > TOP else math.nan,
             "mean_class_accuracy": mean(right[examples > 0] / examples[examples > 0]),
         }
@@ -205,7 +203,7 @@ class LabelsEvaluation(Evaluation):
     def figures(self) -> dict[str, float]:
         # The mean skips labels without examples, whose average precision is NaN.
         found = [one for one in self._average_precisions if not math.isnan(one)]
-        return self.epoch_figures() | {"mean_average_precision": mean(found)}
+        return {"loss": self.loss, "mean_average_precision": mean(found)}
 
     def table(self) -> Table:
         """Lists the labels by average precision, the lowest first, then labels without examples."""

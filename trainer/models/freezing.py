@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -18,8 +19,8 @@ from trainer.models.optimizer import make_schedule
 _SHARE = 0.1
 
 
-class Frozen:
-    """The layers of a compiled model that keep their weights until an epoch begins.
+class Frozen(keras.callbacks.Callback):
+    """A callback that keeps the weights of layers of a compiled model until an epoch begins.
 
     Batch normalisations among them use and keep their averages, as in Keras. The optimizer has all
     variables from the start, so that every checkpoint has the same variables.
@@ -42,7 +43,9 @@ class Frozen:
         after: int | None = None,
         schedule: LearningRateSchedule | None = None,
     ) -> None:
-        self._model, self._after, self._schedule = model, after, schedule
+        super().__init__()
+        self.set_model(model)
+        self._after, self._schedule = after, schedule
         # The head is the last layer with weights.
         head = [layer for layer in _leaves([model]) if layer.weights][-1]
         # If the model contains an architecture, the layers behind it are the new head.
@@ -59,22 +62,21 @@ class Frozen:
         for layer in self._layers:
             layer.trainable = False
 
-    def begin_epoch(self, epoch: int) -> bool:
-        """Frees the layers after `after` epochs; returns whether the step must be made again.
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Frees the layers after `after` epochs.
 
         The optimizer then starts anew with its second schedule, as if the model was compiled again.
         """
         if self._after is None or epoch < self._after or not self._layers:
-            return False
+            return
         while self._layers:
             self._layers.pop().trainable = True
-        optimizer = without_loss_scale(self._model.optimizer)
+        optimizer = without_loss_scale(self.model.optimizer)
         optimizer.learning_rate = self._schedule
         # In a later epoch the run was resumed, and its checkpoint has the optimizer's state.
         if epoch == self._after:
             for variable in optimizer.variables:
                 variable.assign(np.zeros(variable.shape))
-        return True
 
 
 def schedule_after(config: OptimizerConfig, batch_size: int, steps: int) -> LearningRateSchedule:

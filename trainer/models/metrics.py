@@ -132,15 +132,6 @@ def make_metrics(
     return ours + [_make(name, num_outputs, target) for name in dict.fromkeys(names)]
 
 
-def further_metrics(model: keras.Model) -> list[OfOutputs]:
-    """Returns the metrics of a model besides accuracy; none if it is not compiled."""
-    if not model.compiled:
-        return []
-    # Keras wraps the metrics of `compile` in a single metric.
-    found = [one for metric in model.metrics for one in getattr(metric, "metrics", [metric])]
-    return [metric for metric in found if isinstance(metric, OfOutputs)]
-
-
 def class_ids(labels: tf.Tensor) -> tf.Tensor:
     """Returns class ids, int64 [b], from ids [b] or from the largest of shares [b, K]."""
     return ops.cast(tf.argmax(labels, -1) if len(labels.shape) == 2 else labels, "int64")

@@ -13,15 +13,8 @@ import keras
 from imageshards.errors import Arg, UserError
 from imageshards.text import counted
 from trainer.config import OptimizerConfig
-from trainer.dataset.spec import (
-    BOXES,
-    IMAGE_INPUT,
-    ImageSpec,
-    MeanStd,
-    ModelInputs,
-    input_name,
-    model_input,
-)
+from trainer.dataset.batch import model_input
+from trainer.dataset.spec import BOXES, IMAGE_INPUT, ImageSpec, MeanStd, ModelInputs, input_name
 from trainer.models import user_model
 from trainer.models.keras_internals import layers_of, optimizers_of
 from trainer.models.metrics import make_metrics

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -242,23 +241,12 @@ def exempt_from_decay(optimizer: keras.optimizers.Optimizer, model: keras.Model)
         without_loss_scale(optimizer).exclude_from_weight_decay(var_list=exempt)
 
 
-@contextmanager
-def averaged_weights(model: keras.Model) -> Iterator[None]:
-    """Replaces a compiled model's weights by their running average for a while.
+def use_average(model: keras.Model) -> None:
+    """Replaces the weights of a compiled model by their running average, if it has one.
 
-    Enter it outside `strategy.run`, to validate or to save. It does nothing without `ema`, and
-    before the first step.
+    As Keras does at the end of `fit`. Before the first step there is no average yet.
     """
-    # Before the first step there is no average yet.
-    optimizer = without_loss_scale(model.optimizer)
-    if optimizer is None or not optimizer.use_ema or not int(optimizer.iterations.numpy()):
-        yield
-        return
-    variables = trained_variables(model)
-    kept = [variable.numpy() for variable in variables]
-    try:
-        optimizer.finalize_variable_values(variables)
-        yield
-    finally:
-        for variable, value in zip(variables, kept, strict=True):
-            variable.assign(value)
+    if model.optimizer is not None and int(ops.convert_to_numpy(model.optimizer.iterations)):
+        # The weights of frozen layers have averages, too.
+        variables = trained_variables(model) or model.trainable_variables
+        model.optimizer.finalize_variable_values(variables)

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.cluster.connection import note_work
-from trainer.dataset.spec import Batch, Specs, Tensors, input_of
+from trainer.dataset.batch import Batch, Specs, Tensors, input_of
 from trainer.models.keras_internals import adapt_to_replicas, layers_of, optimizers_of
 
 # A distributed global batch → the logs of the model's own step: numbers by name.

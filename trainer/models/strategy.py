@@ -16,7 +16,7 @@ from tensorflow.python.eager import context
 
 from imageshards.errors import Arg, UserError
 from trainer.cluster.hosts import ONE_HOST, Hosts
-from trainer.config import uneven_batch
+from trainer.config import refuse_uneven
 from trainer.models.keras_internals import layers_of, seed_generators
 
 # A large odd number keeps the replicas' seeds of one layer apart from those of its neighbours.
@@ -57,8 +57,7 @@ def make_strategy(
             expected=f"at most {len(gpus)}, the GPUs TensorFlow sees",
             remedy="set CUDA_VISIBLE_DEVICES= to train on logical CPU devices instead",
         )
-    if batch_size % (count * hosts.count):
-        raise uneven_batch(batch_size, count * hosts.count)
+    refuse_uneven(batch_size, count * hosts.count)
     # Several replicas were meant for GPUs. One replica on the CPU is slow, which a note says.
     if count > 1 and misses_gpus():
         raise UserError(
@@ -109,8 +108,7 @@ def shared_strategy(replicas: int | None, batch_size: int) -> tf.distribute.Stra
         )
     strategy = fitting[0] if fitting else make_strategy(replicas, batch_size)
     remember(strategy)
-    if batch_size % strategy.num_replicas_in_sync:
-        raise uneven_batch(batch_size, strategy.num_replicas_in_sync)
+    refuse_uneven(batch_size, strategy.num_replicas_in_sync)
     return strategy
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from trainer.dataset.spec import Subset
+from trainer.dataset.subset import Subset
 from trainer.reader.plan import STREAMS, Deal, Order
 
 

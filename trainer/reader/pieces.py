@@ -11,7 +11,7 @@ from imageshards import storage
 from imageshards.tfrecord import Record, RecordError, scan_records, split_records
 from trainer.cluster.connection import note_work
 from trainer.dataset.pieces import shard_sizes
-from trainer.dataset.spec import Subset
+from trainer.dataset.subset import Subset
 
 # A failed read is repeated after pauses of 1, 2 and 4 seconds.
 ATTEMPTS = 4

@@ -21,7 +21,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
 
 import tensorflow as tf
 
@@ -30,22 +29,19 @@ from imageshards.tfrecord import RecordError
 from trainer.augment.boxes import box_finisher, move_boxes
 from trainer.augment.decode import DECODED_AT_ONCE, Pictures, batch_pictures
 from trainer.augment.user_function import mapped
+from trainer.dataset.batch import WHOLE, Batch, ReplicaSlices
 from trainer.dataset.parse import batch_parser
 from trainer.dataset.pieces import PIECE_BYTES
-from trainer.dataset.spec import IMAGE_INPUT, WHOLE, Batch, ModelInputs, ReadOptions, ReplicaSlices
+from trainer.dataset.spec import IMAGE_INPUT, ModelInputs, ReadOptions
 from trainer.dataset.subset import model_labels
 from trainer.reader.broken_records import BrokenRecords
+from trainer.reader.described import DescribedSplit, DescribedTraining
 from trainer.reader.order import evaluation_order, without_copies
 from trainer.reader.pieces import PieceReader
 from trainer.reader.pixel_cache import decode_once
 from trainer.reader.plan import STREAMS, Order
 from trainer.reader.read_ahead import READ_AHEAD_BYTES, Source
 from trainer.reader.records import record_batches
-
-if TYPE_CHECKING:
-    from trainer.reader.batches import EvaluationData, TrainingData
-
-    Described: TypeAlias = TrainingData | EvaluationData
 
 Finish = Callable[[Batch], Batch]
 
@@ -59,7 +55,7 @@ IN_FLIGHT_BYTES = 1024**3
 # for branches takes three quarters of the time to build the graph, seconds at every start.
 @tf.autograph.experimental.do_not_convert
 def training_batches(
-    data: TrainingData,
+    data: DescribedTraining,
     start_step: int = 0,
     slices: ReplicaSlices = WHOLE,
     broken: BrokenRecords | None = None,
@@ -87,7 +83,7 @@ def training_batches(
 
 @tf.autograph.experimental.do_not_convert
 def evaluation_batches(
-    data: EvaluationData, slices: ReplicaSlices = WHOLE, broken: BrokenRecords | None = None
+    data: DescribedSplit, slices: ReplicaSlices = WHOLE, broken: BrokenRecords | None = None
 ) -> tf.data.Dataset:
     """Returns one pass over each record, without augmentation; the last batch may be short.
 
@@ -104,7 +100,7 @@ def evaluation_batches(
     return _batches(order, data, inputs, pictures, slices, broken, changes)
 
 
-def memory_bytes(data: TrainingData) -> Mapping[str, int]:
+def memory_bytes(data: DescribedTraining) -> Mapping[str, int]:
     """Estimates how many bytes the reader keeps in memory, by stage."""
     split, options, inputs = data.subset.split, data.read_options, _shipped(data)
     mean_bytes = split.num_bytes // max(1, split.num_records)  # of an encoded record
@@ -119,14 +115,14 @@ def memory_bytes(data: TrainingData) -> Mapping[str, int]:
     }
 
 
-def _shipped(data: TrainingData) -> ModelInputs:
+def _shipped(data: DescribedTraining) -> ModelInputs:
     """Returns the model's inputs with the size of pictures that the reader returns."""
     return dataclasses.replace(data.model_inputs, size=data.augmentation.reader_size)
 
 
 def _batches(
     order: Order,
-    data: Described,
+    data: DescribedSplit,
     model_inputs: ModelInputs,
     pictures: Pictures,
     slices: ReplicaSlices,

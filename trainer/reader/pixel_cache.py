@@ -38,7 +38,8 @@ from imageshards.text import counted
 from imageshards.tfrecord import RecordError
 from trainer.augment.decode import Rows, batch_pictures
 from trainer.cluster.connection import note_work
-from trainer.dataset.spec import ReadOptions, Subset
+from trainer.dataset.spec import ReadOptions
+from trainer.dataset.subset import Subset
 from trainer.reader.read_ahead import READ_AHEAD_THREADS, Piece, Source
 from trainer.reader.unreadable import explain
 

@@ -11,7 +11,7 @@ import weakref
 import numpy as np
 import tensorflow as tf
 
-from trainer.dataset.spec import WHOLE, ReplicaSlices
+from trainer.dataset.batch import WHOLE, ReplicaSlices
 from trainer.reader.plan import Array, Order
 from trainer.reader.read_ahead import OnDamage, RowReader, Source
 

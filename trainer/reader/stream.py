@@ -1,4 +1,4 @@
-"""Distributes the batches of a training stream over replicas, from any step on."""
+"""Distributes batches over replicas: of a training from any step on, and of an evaluation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import tensorflow as tf
 
 from imageshards.errors import UserError
 from trainer.cluster.connection import note_work
-from trainer.dataset.spec import Batch, ReplicaSlices
+from trainer.dataset.batch import Batch, ReplicaSlices
 from trainer.models.step import ReadError, reading
 from trainer.models.strategy import to_device
-from trainer.reader.batches import TrainingData
+from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.reader.broken_records import BrokenRecords
+from trainer.reader.order import evaluation_order, without_copies
 from trainer.reader.unreadable import explain
 
 
@@ -52,6 +53,42 @@ class TrainingStream:
         data, begin = self._data, step * self._data.batch_size
         suspects = data.order.records_at(begin, begin + data.batch_size)
         return explain(error, data.subset, suspects, data.model_inputs)
+
+
+class EvaluationStream:
+    """The batches of a pass, which can be read repeatedly, shared by the replicas of `strategy`.
+
+    Attributes:
+        data: The description of the pass.
+        broken: Counter of damaged records. The stream counts them batch by batch.
+    """
+
+    def __init__(
+        self, data: EvaluationData, strategy: tf.distribute.Strategy, broken: BrokenRecords
+    ) -> None:
+        self.data, self.broken = data, broken
+        self._strategy = strategy
+        self._batches: Any = None
+
+    def batches(self) -> Iterator[Batch]:
+        """Yields the batches of one pass; refuses a record that cannot be read."""
+        data, broken = self.data, self.broken
+        # Every pass reads the same pipeline again.
+        self._batches = self._batches or distributed(
+            self._strategy, lambda slices: data.batches(slices, broken)
+        )
+        iterator = iter(self._batches)
+        for number in range(data.steps):
+            try:
+                batch = next_batch(iterator)
+            except ReadError as e:
+                # The batch that cannot be read has the suspects, of which the error names one.
+                subset, begin = without_copies(data.subset), number * data.batch_size
+                end = min(begin + data.batch_size, subset.num_records)
+                suspects = evaluation_order(subset, data.batch_size).records_at(begin, end)
+                raise explain(e.error, subset, suspects, data.model_inputs) from e
+            broken.count(data.subset.split.name, number + 1)
+            yield batch
 
 
 def distributed(

@@ -15,7 +15,8 @@ from imageshards.example import decode_example
 from imageshards.index import read_shard_index
 from imageshards.manifest import BOX_FEATURES
 from imageshards.tfrecord import Record
-from trainer.dataset.spec import DatasetSpec, ModelInputs, Subset, describe
+from trainer.dataset.spec import DatasetSpec, ModelInputs, describe
+from trainer.dataset.subset import Subset
 from trainer.reader.broken_records import BrokenRecord
 from trainer.reader.pieces import PieceReader
 from trainer.reader.plan import Array

@@ -25,7 +25,8 @@ from imageshards.page import (
 )
 from imageshards.tfrecord import RecordError
 from trainer.dataset.source import RecordSource
-from trainer.dataset.spec import DatasetSpec, MeanStd, ModelCard, Subset, describe_scale
+from trainer.dataset.spec import DatasetSpec, MeanStd, ModelCard, describe_scale
+from trainer.dataset.subset import Subset
 from trainer.evaluation.evaluation import MAX_SHOWN, Evaluation, Share, finite
 from trainer.evaluation.kinds import ClassEvaluation, ValuesEvaluation
 from trainer.report.charts import Chart, line_chart, scatter_chart

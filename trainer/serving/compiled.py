@@ -10,8 +10,9 @@ import tensorflow as tf
 
 from imageshards.errors import UserError
 from imageshards.text import counted
+from trainer.dataset.batch import model_input
 from trainer.dataset.parse import label_spec
-from trainer.dataset.spec import ModelCard, describe, model_input
+from trainer.dataset.spec import ModelCard, describe
 from trainer.models.keras_internals import applies
 from trainer.models.model import build_model, input_tensors
 from trainer.models.step import build_variables, preprocessed

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -64,13 +64,6 @@ def save_model(model: keras.Model, path: str, card: ModelCard) -> None:
         storage.move(ready, path)
 
 
-def find_model(path: str) -> str:
-    """Returns a local path of the file that `locate` finds, copying it from a store if needed."""
-    path = locate(path)
-    with _reading(path):
-        return storage.local_copy(path)
-
-
 def find_transform(path: str) -> str | None:
     """Returns a local path of the tensorflow-transform graph beside a `.keras` file, if any."""
     with _reading(path):
@@ -114,6 +107,11 @@ def _refused(path: str, why: str, expected: Text = "", remedy: Text = "") -> Use
     return UserError(argument="model_path", received=received, expected=expected, remedy=remedy)
 
 
+def _local_copy(path: str) -> str:
+    with _reading(path):
+        return storage.local_copy(path)
+
+
 @contextlib.contextmanager
 def _reading(path: str) -> Iterator[None]:
     try:
@@ -129,9 +127,8 @@ def read_card(path: str) -> ModelCard:
     Raises:
         UserError: The file is damaged, or has no card that this version can read.
     """
-    file = find_model(path)
     try:
-        with zipfile.ZipFile(file) as members:
+        with zipfile.ZipFile(_local_copy(locate(path))) as members:
             text = members.read(CARD_FILE).decode()
     except KeyError as e:
         raise _refused(path, f"in which there is no {CARD_FILE}", _OURS) from e
@@ -148,56 +145,97 @@ def read_card(path: str) -> ModelCard:
         raise _refused(path, f"whose {CARD_FILE} cannot be understood ({e})", remedy=remedy) from e
 
 
-def check_code(path: str, card: ModelCard, code: str | None, trust: bool) -> None:
-    """Refuses a model that needs a module which the caller has not allowed to be imported."""
-    if card.compiled and not (code or trust):
-        own = "give " + Arg("model", _function(card)) + " if the module is your code, or "
-        why = f"a model compiled by {_function(card)!r}, a module that would be imported"
-        raise _refused(path, why, remedy=own + _TRUST)
+class SavedModel(NamedTuple):
+    """A saved model, not loaded yet.
+
+    Attributes:
+        file: The `.keras` file.
+        card: The facts about the model, which its file contains.
+        code: `module:function` from the training, which loading may import; None for no code.
+        trust: Whether loading may run code that the file names or contains.
+    """
+
+    file: str
+    card: ModelCard
+    code: str | None
+    trust: bool
+
+    def load(self) -> keras.Model:
+        """Returns the model as it was saved; only a user's own model is compiled.
+
+        Call it inside the strategy's scope. The file may come from a stranger, so its code does not
+        run unless the caller allows it.
+
+        Raises:
+            UserError: The file is damaged, or needs a module that is not allowed or cannot be
+                imported.
+        """
+        # Keras takes seconds to import, and the refusals of `find_model` do without.
+        import keras
+
+        named, file = _function(self.card), _local_copy(self.file)
+        if self.card.compiled:
+            from trainer.serving.compiled import rebuild
+
+            return rebuild(self.code or named, self.card, self.file, file)
+        if self.code or (self.trust and named):
+            from trainer.models.user_model import load_function
+
+            load_function(self.code or named)  # The import registers the layers with Keras.
+        try:
+            return keras.saving.load_model(file, compile=False, safe_mode=not self.trust)
+        except _KERAS_ERRORS as e:
+            remedy: Text = "decorate the classes of its layers with "
+            remedy = remedy + "@keras.saving.register_keras_serializable()"
+            if not (self.code or self.trust):
+                own: Text = "give "
+                if named:
+                    own = own + Arg("model", named) + " to import that module of yours, or "
+                remedy = "no code of the model was run: " + (own + _TRUST) + "; and " + remedy
+            why = f"which Keras cannot load ({_reason(e)})"
+            raise _refused(self.file, why, remedy=remedy) from e
+
+    def load_for_serving(self) -> keras.Model:
+        """Returns a model that maps pictures 0..255 to logits or values; refuses all else."""
+        model = self.load()
+        if not self.card.compiled:
+            return model
+        # A model that its user compiled may give probabilities; `as_ours` turns them into logits.
+        from trainer.serving.compiled import as_ours
+
+        return as_ours(model, self.card, self.file)
 
 
-def load_model(
-    path: str, code: str | None = None, trust: bool = False
-) -> tuple[keras.Model, ModelCard]:
-    """Loads a model that `save_model` saved, and its card; only a user's own model is compiled.
-
-    The file may come from a stranger, so its code does not run unless the caller allows it.
+def find_model(
+    path: str | os.PathLike[str], last: bool = False, code: str | None = None, trust: bool = False
+) -> SavedModel:
+    """Finds the model in a run's folder, or in a file; refuses code that is not allowed.
 
     Args:
         path: The file, or the output folder of a run.
+        last: Whether to take the model after the last step of a run.
         code: `module:function` of the training, which may be imported.
         trust: Whether the function that the card names, and lambdas in the file, may run.
 
     Raises:
         UserError: The file is missing, damaged or without a card, or needs a module that is not
-            allowed or cannot be imported.
+            allowed.
     """
-    card = read_card(path)
-    check_code(path, card, code, trust)
-    named = _function(card)
-    # Keras takes seconds to import, and the refusals above do without.
-    import keras
-
-    if card.compiled:
-        from trainer.serving.compiled import rebuild
-
-        return rebuild(code or named, card, path, find_model(path)), card
-    if code or (trust and named):
-        from trainer.models.user_model import load_function
-
-        load_function(code or named)  # The import registers the layers with Keras.
-    try:
-        return keras.saving.load_model(find_model(path), compile=False, safe_mode=not trust), card
-    except _KERAS_ERRORS as e:
-        remedy: Text = (
-            "decorate the classes of its layers with @keras.saving.register_keras_serializable()"
+    path = storage.place("model_path", path)
+    if code is not None and ":" not in code:
+        raise UserError(
+            argument="model",
+            received=repr(code),
+            expected="module:function, as in training",
+            remedy="leave " + Arg("model") + " out where the model needs no code of yours",
         )
-        if not (code or trust):
-            own: Text = "give "
-            if named:
-                own = own + Arg("model", named) + " to import that module of yours, or "
-            remedy = "no code of the model was run: " + (own + _TRUST) + "; and " + remedy
-        raise _refused(path, f"which Keras cannot load ({_reason(e)})", remedy=remedy) from e
+    file = locate(path, last)
+    card = read_card(file)
+    if card.compiled and not (code or trust):
+        own = "give " + Arg("model", _function(card)) + " if the module is your code, or "
+        why = f"a model compiled by {_function(card)!r}, a module that would be imported"
+        raise _refused(file, why, remedy=own + _TRUST)
+    return SavedModel(file, card, code, trust)
 
 
 def _function(card: ModelCard) -> str:

@@ -1,4 +1,4 @@
-"""Callbacks that measure waiting time, write metrics.jsonl, end at NaN, and show progress."""
+"""Callbacks of `imageshards train`: waiting time, metrics.jsonl, averages, NaN, and progress."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.text import wrapped
 from trainer.evaluation.evaluation import finite
-from trainer.models.keras_internals import last_learning_rate
+from trainer.models.keras_internals import (
+    last_learning_rate,
+    trained_variables,
+    without_loss_scale,
+)
+from trainer.models.optimizer import use_average
 from trainer.models.step import Batches, Execution
 from trainer.output_errors import output_errors
 
@@ -182,6 +187,25 @@ class MetricsFile(Callback):
         then = "run the same command again to resume from the last checkpoint"
         with output_errors(folder, name, then):
             storage.write(self._path, "".join(lines))
+
+
+class AveragedWeights(Callback):
+    """A callback that validates with the running average of the weights, if the model has one.
+
+    Keras's `SwapEMAWeights` exchanges both by sums and differences. These round the weights, so
+    that the training would depend on its validations.
+    """
+
+    def on_test_begin(self, logs: Logs = None) -> None:
+        is_averaged = getattr(without_loss_scale(self.model.optimizer), "use_ema", False)
+        variables = trained_variables(self.model) if is_averaged else []
+        self._kept = [(variable, variable.numpy()) for variable in variables]
+        if is_averaged:
+            use_average(self.model)
+
+    def on_test_end(self, logs: Logs = None) -> None:
+        for variable, value in self._kept:
+            variable.assign(value)
 
 
 class NaNGuard(Callback):

@@ -11,20 +11,21 @@ from contextlib import nullcontext
 import keras
 from keras.callbacks import Callback
 
+from imageshards.commands.options import Option, check_number
 from imageshards.errors import Arg, UserError, names_arguments
 from imageshards.storage import place
 from imageshards.text import counted
-from trainer.config import ReadConfig, RunConfig, uneven_batch
+from trainer.config import refuse_uneven
 from trainer.dataset.spec import describe, described_target
 from trainer.dataset.subset import refuse_overlap
-from trainer.evaluation.evaluator import Evaluator
 from trainer.models.keras_internals import check_keras
 from trainer.models.optimizer import check_replicas
 from trainer.models.strategy import host_count, note_missed_gpus, remember, separate_replicas
 from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.training.loop import Loop, make_ready
-from trainer.training.open_run import Run, open_run
+from trainer.training.open_run import Epochs, Run, open_run
 from trainer.training.output_folder import begin_run
+from trainer.training.saved_run import Saving
 from trainer.training.signals import Stopped
 
 
@@ -108,7 +109,15 @@ def fit(
     _check(model, train, validation_data, replicas)
     if validation_data is not None and not allow_overlap:
         refuse_overlap(train.subset, validation_data.subset)
-    _check_lengths(initial_epoch, steps_per_epoch, validation_freq)
+    for name, number, least in (
+        ("epochs", epochs, 1),
+        ("initial_epoch", initial_epoch, 0),
+        ("steps_per_epoch", 1 if steps_per_epoch is None else steps_per_epoch, 1),
+        ("checkpoint_steps", checkpoint_steps, 1),
+        ("keep_checkpoints", keep_checkpoints, 1),
+        *(("validation_freq", one, 1) for one in keras.tree.flatten(validation_freq)),
+    ):
+        check_number(name, number, int, Option("", least=least))
     remember(strategy)
     note_missed_gpus()
     weights = _class_weights(train, class_weight)
@@ -119,23 +128,16 @@ def fit(
             expected="checkpoint_dir, which resumes inside an epoch",
         )
     folder = None if checkpoint_dir is None else place("checkpoint_dir", checkpoint_dir)
-    # `RunConfig` belongs to the command. Only the fields set here are read below.
-    config = RunConfig(
-        ReadConfig(train.subset.dataset.data, skip_broken=train.skip_broken),
-        folder or "",
-        epochs=epochs,
-        checkpoint_steps=checkpoint_steps,
-        keep_checkpoints=keep_checkpoints,
-    )
     with nullcontext() if folder is None else begin_run(folder, overwrite):
         # Only a run that is saved needs the sources of the user's functions.
         settings = train.identity if folder is not None else {}
+        steps_per_epoch = steps_per_epoch and int(steps_per_epoch)  # a number of NumPy is no JSON
         chosen = {"steps_per_epoch": steps_per_epoch, "class_weight": weights}
         settings |= {name: value for name, value in chosen.items() if value}
-        run = open_run(
-            config, train, validation_data, strategy, settings, steps_per_epoch=steps_per_epoch
-        )
-        _begin_at(run, initial_epoch)
+        saving = Saving(folder, settings, checkpoint_steps, keep_checkpoints)
+        length = Epochs.of(train, int(epochs), steps_per_epoch=steps_per_epoch)
+        run = open_run(train, validation_data, strategy, length, saving)
+        _begin_at(run, int(initial_epoch))
         if run.was_ended:
             done = run.saved.state.epochs
             print(
@@ -147,13 +149,8 @@ def fit(
         if replicas > 1:
             separate_replicas(model)
         make_ready(run, model)  # a checkpoint can restore only variables that exist
-        validate = None
-        if validation_data is not None:
-            broken = run.broken
-            validate = Evaluator(model, strategy, validation_data, broken, own_step=True).run
-        loop = Loop(run, model, callbacks, validate, verbose, True, validation_freq, weights)
         try:
-            return loop.run()
+            return Loop(run, model, callbacks, verbose, validation_freq, weights).run()
         # Callers expect KeyboardInterrupt, as Keras's `fit` raises after Ctrl-C.
         except Stopped as e:
             raise KeyboardInterrupt(str(e)) from e
@@ -189,10 +186,9 @@ def _check(
                 received=type(received).__name__,
                 expected=f"what ims.open(…).{method}(…) returns, not its dataset()",
             )
-    for data in (train, validation) if validation is not None else (train,):
-        if data.batch_size % replicas:
-            raise uneven_batch(data.batch_size, replicas)
+    refuse_uneven(train.batch_size, replicas)
     if validation is not None:
+        refuse_uneven(validation.batch_size, replicas)
         for noun, theirs, ours in (
             ("target", [_kinds(validation)], [_kinds(train)]),
             ("classes", [*validation.classes], [*train.classes]),
@@ -211,18 +207,6 @@ def _kinds(data: TrainingData | EvaluationData) -> str:
     """Returns the kind of the target; of several targets by name."""
     dataset = data.subset.dataset
     return described_target(dataset) if dataset.outputs else describe(dataset)
-
-
-def _check_lengths(initial_epoch: object, steps_per_epoch: object, validation_freq: object) -> None:
-    for name, received, least in (
-        ("initial_epoch", initial_epoch, 0),
-        ("steps_per_epoch", 1 if steps_per_epoch is None else steps_per_epoch, 1),
-        *(("validation_freq", one, 1) for one in keras.tree.flatten(validation_freq)),
-    ):
-        if not isinstance(received, int) or received < least:
-            raise UserError(
-                argument=name, received=repr(received), expected=f"an int, at least {least}"
-            )
 
 
 def _class_weights(train: TrainingData, received: Mapping[int, float] | None) -> list[float]:

@@ -5,7 +5,7 @@ Unlike Keras's loop, this loop can continue inside an epoch, with any number of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -13,9 +13,10 @@ import keras
 import tensorflow as tf
 from keras.callbacks import Callback, CallbackList
 
-from trainer.models.freezing import Frozen
+from trainer.evaluation.evaluator import Evaluator
 from trainer.models.keras_internals import optimizers_of, reads_logs, restore_methods
 from trainer.models.model import check_optimizers
+from trainer.models.optimizer import use_average
 from trainer.models.step import (
     Execution,
     ReadError,
@@ -27,9 +28,6 @@ from trainer.models.strategy import average_statistics, device_errors
 from trainer.training.callbacks import WaitingTime
 from trainer.training.open_run import Run
 from trainer.training.signals import Stopped, StopRequest
-
-# Calls the hooks of each batch; returns the figures of the validation split by name.
-Validate = Callable[[CallbackList], dict[str, float]]
 
 
 def make_ready(run: Run, model: keras.Model) -> None:
@@ -44,10 +42,9 @@ class Loop:
     """The training of a compiled model, with all of its variables, to the last epoch of a run.
 
     Callbacks are called in their order, and the checkpoint is saved after them. With
-    `steps_per_execution` hooks surround several steps, fewer at the end of an epoch. `fit`
-    describes `callbacks`, `verbose` and `validation_freq`. `class_weight` has a weight for each
-    label, or none. With `finalize` averaged weights replace the model's weights at the end. The
-    layers of `frozen` train only from a later epoch on.
+    `steps_per_execution` hooks surround several steps, fewer at the end of an epoch. Averaged
+    weights replace the model's weights at the end, as in Keras. `fit` describes `callbacks`,
+    `verbose` and `validation_freq`. `class_weight` has a weight for each label, or none.
     """
 
     def __init__(
@@ -55,26 +52,25 @@ class Loop:
         run: Run,
         model: keras.Model,
         callbacks: Sequence[Callback] | None = None,
-        validate: Validate | None = None,
         verbose: str | int = 0,
-        finalize: bool = False,
         validation_freq: int | Sequence[int] = 1,
         class_weight: Sequence[float] = (),
-        frozen: Frozen | None = None,
     ) -> None:
         self._model, self._stream, self._epochs = model, run.stream, run.epochs
         self._saved, self._hosts, self._broken = run.saved, run.hosts, run.broken
         self._split = run.train.subset.split.name
-        self._validate, self._finalize = validate, finalize
+        self._evaluator = None
+        if run.validation is not None:
+            self._evaluator = Evaluator(model, run.devices, run.validation, run.broken, run.hosts)
         # Keras accepts a number or a list, but no tuple.
-        freq = validation_freq
-        self._validation_freq = freq if isinstance(freq, int) else list(freq)
+        freq: Any = validation_freq
+        self._validation_freq = list(freq) if keras.tree.is_nested(freq) else int(freq)
         self._stop = StopRequest(run.saved.saved_step, run.saved.checkpoints is not None)
         self._agreed_stop: int | None = None
         self._batches: Any = None
         prepare, drops = run.train.augmentation.device, run.train.skip_broken > 0
         self._make_step = partial(make_train_step, model, run.devices, prepare, class_weight, drops)
-        self._frozen, self._steps_per_call = frozen, int(model.steps_per_execution)
+        self._steps_per_call = int(model.steps_per_execution)
         self._trace()
         self._callbacks = CallbackList(
             callbacks,
@@ -90,7 +86,8 @@ class Loop:
         self._reads_logs = reads_logs(self._callbacks.callbacks, "train")
 
     def _trace(self) -> None:
-        """Creates the step for the layers that train now."""
+        """Creates the step for the variables that train now."""
+        self._trained = [id(variable) for variable in self._model.trainable_variables]
         several = self._steps_per_call > 1
         self._execution = Execution(self._make_step(), several, self._model.run_eagerly)
 
@@ -123,9 +120,7 @@ class Loop:
                     ended, resumes_inside = model.stop_training, False
                     self._agree()
                     self._end_if_stopped()
-            if self._finalize and self.step and model.optimizer is not None:
-                # Keras's `fit` also ends with the averaged weights.
-                model.optimizer.finalize_variable_values(model.trainable_variables)
+            use_average(model)
             self._callbacks.on_train_end(logs)
         finally:
             for optimizer in optimizers_of(model):
@@ -177,10 +172,11 @@ class Loop:
         model, callbacks, saved = self._model, self._callbacks, self._saved
         begin, end = self._epochs.end(epoch - 1) if epoch else 0, self._epochs.end(epoch)
         callbacks.set_params({**callbacks.params, "steps": end - begin})
-        if self._frozen is not None and self._frozen.begin_epoch(epoch):
-            self._trace()
         model.reset_metrics()
         callbacks.on_epoch_begin(epoch)
+        # A callback may have frozen or freed layers, as `Frozen` does.
+        if self._trained != [id(variable) for variable in model.trainable_variables]:
+            self._trace()
         if resumes_inside:
             saved.restore()  # after the hooks and resets at the beginning of an epoch
         # Filling a cache may take hours, so a signal may interrupt the creation of the iterator.
@@ -209,20 +205,20 @@ class Loop:
         # If the epoch was over before a restart, no step of this process has returned logs.
         with self._hosts.limited("The metrics of an epoch"):
             logs = logs_of_hosts(model, logs, self._hosts.gather)
-        if self._validate is not None and model._should_eval(epoch, self._validation_freq):
+        if self._evaluator is not None and model._should_eval(epoch, self._validation_freq):
             with self._stop.interruptible():
-                logs |= self._validated()
+                logs |= self._validated(self._evaluator)
         callbacks.on_epoch_end(epoch, logs)
         saved.end_epoch(logs)  # last, because it saves the state of the callbacks
         return logs
 
-    def _validated(self) -> dict[str, float]:
+    def _validated(self, evaluator: Evaluator) -> dict[str, float]:
         """Returns the validation's figures without changing the metrics of the epoch."""
         # Training and validation share the metrics' variables.
         variables = self._model.metrics_variables
         kept = [variable.numpy() for variable in variables]
         self._callbacks.on_test_begin()
-        found = self._validate(self._callbacks) if self._validate is not None else {}
+        found = evaluator.run(self._callbacks)
         self._callbacks.on_test_end(found)
         for variable, value in zip(variables, kept, strict=True):
             variable.assign(value)

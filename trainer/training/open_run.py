@@ -11,14 +11,12 @@ import tensorflow as tf
 from imageshards.errors import Arg, UserError
 from imageshards.text import counted
 from trainer.cluster.hosts import ONE_HOST, Hosts
-from trainer.config import RunConfig
 from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.reader.broken_records import BrokenRecords
 from trainer.reader.stream import TrainingStream
 from trainer.strengths import NAMED, Augment
-from trainer.training.checkpoint import RunState
 from trainer.training.output_folder import OTHER_OUTPUT, check_no_model
-from trainer.training.saved_run import SavedRun
+from trainer.training.saved_run import SavedRun, Saving
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,12 +24,30 @@ class Epochs:
     """The epochs of a run by the steps at which they end; the last epoch may be cut short.
 
     Batches are cut from one endless stream, so an epoch's leftover records open the next epoch.
-    After E epochs, all but the last < `batch_size` records were seen E times.
+    After E epochs, all but the last < `batch_size` records were seen E times. The user gave the
+    number of steps if `by_steps`, else of epochs.
     """
 
     num_records: int
     batch_size: int
     total_steps: int
+    by_steps: bool = False
+
+    @staticmethod
+    def of(
+        train: TrainingData,
+        epochs: int,
+        steps: int | None = None,
+        steps_per_epoch: int | None = None,
+    ) -> Epochs:
+        """Returns the epochs of a run: passes, or `steps_per_epoch` batches each.
+
+        `steps` counts all steps of the run in place of `epochs`, and may end it inside an epoch.
+        """
+        batch_size = train.batch_size
+        num_records = steps_per_epoch * batch_size if steps_per_epoch else train.num_records
+        total = steps or epochs * num_records // batch_size
+        return Epochs(num_records, batch_size, total, by_steps=steps is not None)
 
     @property
     def count(self) -> int:
@@ -41,6 +57,18 @@ class Epochs:
     def end(self, epoch: int) -> int:
         """Returns the step at which `epoch` (from 0) ends, or at which the run ends inside it."""
         return min(self.total_steps, (epoch + 1) * self.num_records // self.batch_size)
+
+    def check_not_over(self, step: int, epochs: int) -> None:
+        """Refuses to resume a run that has trained longer than it is asked to."""
+        if step > self.total_steps:
+            raise UserError(
+                argument="steps" if self.by_steps else "epochs",
+                received=f"{self.total_steps if self.by_steps else self.count} "
+                f"({counted(self.total_steps, 'step')}), but the run has trained "
+                f"{counted(step, 'step')}, {counted(epochs, 'epoch')}, already",
+                expected="no fewer",
+                remedy=OTHER_OUTPUT,
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,91 +100,30 @@ class Run:
 
 
 def open_run(
-    config: RunConfig,
     train: TrainingData,
     validation: EvaluationData | None,
     devices: tf.distribute.Strategy,
-    settings: Mapping[str, object],
+    epochs: Epochs,
+    saving: Saving,
     hosts: Hosts = ONE_HOST,
-    steps_per_epoch: int | None = None,
 ) -> Run:
-    """Begins a run in the output folder, or continues the run there; refuses other settings.
-
-    `config` decides the length of the run, and where and how often it is saved. Nothing is saved if
-    `output` is empty, or in a dry run.
-    """
+    """Begins a run in its folder, or continues the run there; refuses other settings."""
     # Hosts with different data are refused before a host creates variables.
     prints = [data and data.subset.dataset.fingerprint for data in (train, validation)]
     hosts.compare({"The fingerprint of the data": prints})
-    output = config.output or None
     # Only the chief has the list of an earlier run, so all hosts merge its list.
-    broken = BrokenRecords(config.read.skip_broken, train.subset.dataset, output)
+    broken = BrokenRecords(train.skip_broken, train.subset.dataset, saving.folder)
     broken.merge(hosts.gather("broken records", broken.as_json()))
-    saved = SavedRun(
-        None if config.dry_run else output,
-        config.checkpoint_steps,
-        config.keep_checkpoints,
-        settings,
-        hosts,
-    )
-    epochs = epochs_of(config, train, steps_per_epoch)
+    saved = SavedRun(saving, hosts)
     # The chief checks the folder for all hosts.
-    if hosts.is_chief and saved.checkpoints is not None:
+    if hosts.is_chief and saving.folder is not None:
         if saved.state.step:
-            _check_resumed(config, saved.state, settings, epochs.total_steps)
+            check_same(saving.folder, saved.state.identity, saving.settings)
+            epochs.check_not_over(saved.state.step, saved.state.epochs)
         else:
-            check_no_model(config.output)
+            check_no_model(saving.folder)
     stream = TrainingStream(train, devices, broken)
     return Run(train, validation, epochs, devices, stream, broken, saved, hosts)
-
-
-def epochs_of(config: RunConfig, train: TrainingData, steps_per_epoch: int | None = None) -> Epochs:
-    """Returns the epochs of a run; an epoch is a pass, or has `steps_per_epoch` batches."""
-    batch_size = train.batch_size
-    num_records = steps_per_epoch * batch_size if steps_per_epoch else train.num_records
-    # `--steps` counts all steps of the run, and may end the run inside an epoch.
-    total = config.steps or config.epochs * num_records // batch_size
-    found = Epochs(num_records, batch_size, total)
-    config.check_unfreezing(found.count)
-    return found
-
-
-def _check_resumed(
-    config: RunConfig, state: RunState, settings: Mapping[str, object], total_steps: int
-) -> None:
-    check_same(config.output, state.identity, settings)
-    if state.step > total_steps:
-        name = "epochs" if config.steps is None else "steps"
-        raise UserError(
-            argument=name,
-            received=f"{getattr(config, name)} ({counted(total_steps, 'step')}), but the run has "
-            f"trained {counted(state.step, 'step')}, {counted(state.epochs, 'epoch')}, already",
-            expected="no fewer",
-            remedy=OTHER_OUTPUT,
-        )
-
-
-def settings_of(config: RunConfig, train: TrainingData) -> dict[str, Any]:
-    """Returns the settings that decide what a step computes, as JSON values.
-
-    The number of replicas and options that only change the speed are absent.
-    """
-    optimizer = config.optimizer
-    found: dict[str, Any] = {
-        **train.identity,
-        "model": config.model,
-        "weights": config.weights,
-        "freeze": config.freeze,
-        "unfreeze_after": config.unfreeze_after,
-        "sync_batchnorm": config.sync_batchnorm,
-        "deterministic": config.deterministic,
-        "metrics": list(config.metrics),
-        **dataclasses.asdict(optimizer),
-    }
-    # The rates of a schedule depend on the length of the run.
-    if optimizer.schedule != "constant":
-        found["steps"] = epochs_of(config, train).total_steps
-    return found
 
 
 def check_same(output: str, started: Mapping[str, object], settings: Mapping[str, object]) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.callbacks import Callback, CallbackList
+from keras.callbacks import Callback
 
 from imageshards import storage
 from imageshards.commands.options import options_of, refuse_idle
@@ -18,44 +19,44 @@ from trainer.augment.augmentation import resolve_augment_on
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.config import OptimizerConfig, RunConfig
 from trainer.dataset.spec import ModelCard
-from trainer.evaluation.evaluator import Evaluator
+from trainer.evaluation.evaluator import measure
 from trainer.models import model, optimizer, strategy, user_model
 from trainer.models.freezing import Frozen, schedule_after
 from trainer.models.keras_internals import check_keras
 from trainer.models.metrics import ALWAYS
 from trainer.reader import pipeline
 from trainer.reader.batches import EvaluationData, TrainingData
+from trainer.reader.stream import EvaluationStream
 from trainer.report.page import target_fact, write_report
 from trainer.serving.model_file import BEST_MODEL_FILE, MODEL_FILE, save_model
 from trainer.training import summary
-from trainer.training.callbacks import MetricsFile, NaNGuard, Progress, WaitingTime
+from trainer.training.callbacks import (
+    AveragedWeights,
+    MetricsFile,
+    NaNGuard,
+    Progress,
+    WaitingTime,
+)
 from trainer.training.checkpoint import restore
 from trainer.training.loop import Loop, make_ready
-from trainer.training.open_run import Run, open_run, settings_of
+from trainer.training.open_run import Epochs, Run, open_run
 from trainer.training.output_folder import METRICS_FILE, begin_run, copy_transform, write_digest
+from trainer.training.saved_run import Saving
 from trainer.training.several_hosts import digest
 from trainer.training.signals import stopped_by_sigterm
 
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """A model that is ready for its first step, and the `evaluator` of a validation split.
+    """A model that is ready for its first step.
 
     The model `is_ours` if this program compiled it; a user's compiled model has its own metrics.
-    The layers of `frozen` train only from a later epoch on.
+    `frozen` lets layers train only from a later epoch on.
     """
 
     model: keras.Model
     is_ours: bool
-    evaluator: Evaluator | None
     frozen: Frozen | None = None
-
-    def validate(self, callbacks: CallbackList) -> dict[str, float]:
-        """Returns the figures of the validation split, with averaged weights if there are any."""
-        if self.evaluator is None:
-            return {}
-        with optimizer.averaged_weights(self.model):
-            return self.evaluator.run(callbacks)
 
 
 def train(
@@ -76,12 +77,10 @@ def train(
         tf.config.experimental.enable_op_determinism()
     # TensorFlow can divide a CPU into logical devices only before it uses the CPU.
     devices = strategy.make_strategy(config.replicas, config.read.batch_size, hosts)
-    training = check_devices(config, training, devices)
     name = model.resolve_name(config.model)
     # Every host has its own output folder here (`only_chief_writes`). A dry run writes a picture.
     with begin_run(config.output, config.overwrite and not config.dry_run):
-        settings = settings_of(config, training)
-        run = open_run(config, training, validation, devices, settings, hosts)
+        run = begin(config, training, validation, devices, hosts)
         with stopped_by_sigterm(run.saved.saved_step):
             with hosts.limited("The making of the model's variables"):
                 built = build_and_compile(config, run, name)
@@ -89,19 +88,58 @@ def train(
             if config.dry_run:
                 show_first_batch(config, run)
                 return {}
-            metrics = train_loop(config, run, built)
+            metrics = fit(config, run, built)
             publish(config, run, built, metrics)
             return metrics.history[-1]
 
 
-def check_devices(
-    config: RunConfig, training: TrainingData, devices: tf.distribute.Strategy
-) -> TrainingData:
-    """Refuses settings that these devices cannot train with; chooses the side that augments."""
+def begin(
+    config: RunConfig,
+    training: TrainingData,
+    validation: EvaluationData | None,
+    devices: tf.distribute.Strategy,
+    hosts: Hosts = ONE_HOST,
+) -> Run:
+    """Begins a run in the output folder, or continues it. A dry run continues and saves nothing.
+
+    Refuses settings that these devices cannot train with; chooses the side that augments.
+    """
     check_keras()
     training.check_pairs(devices.num_replicas_in_sync)
     augment_on = resolve_augment_on(training.augment_on, strategy.gpu_count())
-    return dataclasses.replace(training, augment_on=augment_on)
+    training = dataclasses.replace(training, augment_on=augment_on)
+    epochs = Epochs.of(training, config.epochs, config.steps)
+    config.check_unfreezing(epochs.count)
+    saving = Saving(
+        None if config.dry_run else config.output,
+        settings_of(config, training),
+        config.checkpoint_steps,
+        config.keep_checkpoints,
+    )
+    return open_run(training, validation, devices, epochs, saving, hosts)
+
+
+def settings_of(config: RunConfig, training: TrainingData) -> dict[str, Any]:
+    """Returns the settings that decide what a step computes, as JSON values.
+
+    The number of replicas and options that only change the speed are absent.
+    """
+    optimizer = config.optimizer
+    found: dict[str, Any] = {
+        **training.identity,
+        "model": config.model,
+        "weights": config.weights,
+        "freeze": config.freeze,
+        "unfreeze_after": config.unfreeze_after,
+        "sync_batchnorm": config.sync_batchnorm,
+        "deterministic": config.deterministic,
+        "metrics": list(config.metrics),
+        **dataclasses.asdict(optimizer),
+    }
+    # The rates of a schedule depend on the length of the run.
+    if optimizer.schedule != "constant":
+        found["steps"] = Epochs.of(training, config.epochs, config.steps).total_steps
+    return found
 
 
 def build_and_compile(config: RunConfig, run: Run, name: str) -> Built:
@@ -153,19 +191,7 @@ def build_and_compile(config: RunConfig, run: Run, name: str) -> Built:
         )
     make_ready(run, built)
     run.hosts.compare({"The model (SHA-256 of its variables' names and shapes)": digest(built)})
-    evaluator = None
-    if run.validation is not None:
-        evaluator = Evaluator(
-            built,
-            run.devices,
-            run.validation,
-            run.broken,
-            loss=config.optimizer.loss,
-            mean_std=mean_std,
-            own_step=not is_ours,
-            hosts=run.hosts,
-        )
-    return Built(built, is_ours, evaluator, frozen)
+    return Built(built, is_ours, frozen)
 
 
 def _refuse_optimizer_flags(config: RunConfig) -> None:
@@ -205,7 +231,7 @@ def show_first_batch(config: RunConfig, run: Run) -> None:
         summary.show_batch(batch, training.classes, memory, config.output, target)
 
 
-def train_loop(config: RunConfig, run: Run, built: Built) -> MetricsFile:
+def fit(config: RunConfig, run: Run, built: Built) -> MetricsFile:
     """Trains from the last checkpoint to the end; returns the callback that wrote metrics.jsonl."""
     batch_size = run.train.batch_size
     # Every object in metrics.jsonl has these keys, null for unknown values.
@@ -216,24 +242,22 @@ def train_loop(config: RunConfig, run: Run, built: Built) -> MetricsFile:
     with contextlib.closing(Progress(batch_size, waiting, metrics)) as progress:
         # The user's callbacks come later, because they may change the rate of the next steps.
         callbacks: list[Callback] = [waiting, metrics]
+        if built.frozen is not None:
+            callbacks.insert(0, built.frozen)
         if run.hosts.is_chief:
             callbacks.append(progress)
         if config.callbacks is not None:
             callbacks += user_model.load_callbacks(config.callbacks)
-        callbacks.append(NaNGuard(waiting, run.saved.diverged))
-        validate = built.validate if built.evaluator else None
-        Loop(run, built.model, callbacks, validate, frozen=built.frozen).run()
-    if config.callbacks is not None and built.evaluator is not None:
-        built.evaluator.evaluation = None  # the callbacks may have changed the weights
+        callbacks += [AveragedWeights(), NaNGuard(waiting, run.saved.diverged)]
+        Loop(run, built.model, callbacks).run()
     return metrics
 
 
 def publish(config: RunConfig, run: Run, built: Built, metrics: MetricsFile) -> None:
     """Writes the last model, the best model and the report; prints their paths."""
     copy_transform(run.train.subset.dataset, config.output)
-    with optimizer.averaged_weights(built.model):
-        write_digest(config.output, built.model)
-        _save(config, run, built, MODEL_FILE, run.step)
+    write_digest(config.output, built.model)
+    _save(config, run, built, MODEL_FILE, run.step)
     step = _save_best_model(config, run, built)
     _report(config, run, built, metrics, step)
 
@@ -270,22 +294,24 @@ def _save_best_model(config: RunConfig, run: Run, built: Built) -> int:
         return run.step
     variables = model.state_variables(built.model)
     restore(variables, checkpoints.load(best).variables, run.hosts)
-    with optimizer.averaged_weights(built.model):
-        _save(config, run, built, BEST_MODEL_FILE, best)
-    if built.evaluator is not None:
-        built.evaluator.evaluation = None  # it has the figures of the last epoch
+    optimizer.use_average(built.model)
+    _save(config, run, built, BEST_MODEL_FILE, best)
     return best
 
 
 def _report(config: RunConfig, run: Run, built: Built, metrics: MetricsFile, step: int) -> None:
     """Writes report/ of the model of `step`, and prints the paths and the figures."""
-    output, network = config.output, built.model
-    evaluator = built.evaluator if built.is_ours else None
-    if evaluator is not None and evaluator.evaluation is None:
-        built.validate(CallbackList())
+    output, network, evaluation = config.output, built.model, None
+    # A user's compiled model has no evaluation here, but metrics.jsonl has its figures.
+    validation = run.validation if built.is_ours else None
+    if validation is not None:
+        stream = EvaluationStream(validation, run.devices, run.broken)
+        evaluation = measure(
+            network, run.devices, stream, network.loss, run.train.classes, run.hosts
+        )
     if not run.hosts.is_chief:
         return
-    history, evaluation = metrics.history, evaluator.evaluation if evaluator else None
+    history = metrics.history
     # `served` names the file for `predict` and `export`, its epoch, and the run's last epoch.
     file = BEST_MODEL_FILE if step < run.step else MODEL_FILE
     record = next((one for one in history if one["step"] == step), history[-1])
@@ -308,15 +334,14 @@ def _report(config: RunConfig, run: Run, built: Built, metrics: MetricsFile, ste
         },
         history=history,
         evaluation=evaluation,
-        subset=evaluator.subset if evaluator else None,
+        subset=validation.subset if validation is not None else None,
         served=served,
     )
     print(f"model    {storage.join(output, MODEL_FILE)}")
     print(f"metrics  {storage.join(output, METRICS_FILE)}")
     print(f"report   {page}")
-    # A user's compiled model has no evaluation here, but metrics.jsonl has its figures.
     figures = {name: record.get(f"val_{name}") for name in ("loss", "accuracy")}
     if evaluation is not None:
-        figures = {**evaluation.epoch_figures()}
+        figures = {**evaluation.figures()}
     for line in summary.result_lines(figures, served, run.broken.found, speed):
         print(for_output(line))

@@ -46,8 +46,25 @@ REMEMBERED: dict[type[Callback], tuple[str, ...]] = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class Saving:
+    """How a run is saved.
+
+    Attributes:
+        folder: Folder of the run, local or in a store; None to save nothing.
+        settings: JSON values by name that a resumed run must share.
+        every_steps: Steps between checkpoints; the end of an epoch saves, too.
+        keep: Number of last checkpoints to keep, besides the one with the lowest val_loss.
+    """
+
+    folder: str | None = None
+    settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    every_steps: int = 1000
+    keep: int = 2
+
+
 class SavedRun:
-    """The saved state of a run, written every `every_steps` steps and after every epoch.
+    """The saved state of a run, written every `saving.every_steps` steps and after every epoch.
 
     The state has every variable (weights, optimizer, averages, metrics, states of random layers),
     the position in the data, and the state of callbacks. A callback of the user is saved by
@@ -60,30 +77,20 @@ class SavedRun:
     copies take as much memory as the variables.
 
     Args:
-        folder: Folder of the run, for `checkpoints/`. None to save nothing.
-        every_steps: Steps between checkpoints; the end of an epoch saves, too.
-        keep: Number of last checkpoints to keep, besides the one with the lowest val_loss.
-        identity: JSON values that a resumed run must share.
-        hosts: The hosts that train together; only the chief uses `folder`.
+        saving: Where and how often the state is saved.
+        hosts: The hosts that train together; only the chief uses the folder.
 
     Attributes:
         checkpoints: The files; None to save nothing.
         state: The state of the run so far.
     """
 
-    def __init__(
-        self,
-        folder: str | None,
-        every_steps: int,
-        keep: int,
-        identity: Mapping[str, object],
-        hosts: Hosts = ONE_HOST,
-    ) -> None:
+    def __init__(self, saving: Saving, hosts: Hosts = ONE_HOST) -> None:
         self._hosts = hosts
-        self._every_steps = every_steps
-        self.checkpoints = Checkpoints(folder, keep, hosts) if folder is not None else None
+        self._every_steps, folder = saving.every_steps, saving.folder
+        self.checkpoints = Checkpoints(folder, saving.keep, hosts) if folder is not None else None
         latest = self.checkpoints.load_latest() if self.checkpoints else None
-        self.state = latest or RunState(identity)
+        self.state = latest or RunState(saving.settings)
         self._is_restored = latest is None
         # (step, epochs) of the last checkpoint, or of the last check without checkpoints.
         self._saved = (latest.step, latest.epochs) if latest is not None else None

@@ -15,7 +15,9 @@ from imageshards import storage
 from imageshards.page import draw_boxes, number, render, size
 from imageshards.text import counted
 from trainer.config import RunConfig
-from trainer.dataset.spec import BOXES, IMAGE_INPUT, Batch, Subset, describe, describe_scale
+from trainer.dataset.batch import Batch
+from trainer.dataset.spec import BOXES, IMAGE_INPUT, describe, describe_scale
+from trainer.dataset.subset import Subset
 from trainer.evaluation.evaluation import finite
 from trainer.models import strategy
 from trainer.models.keras_internals import trained_variables

@@ -9,13 +9,16 @@ from tests.support.errors import refused
 from tests.support.evaluations import evaluation_of
 from tests.support.manifests import blank
 from tests.support.trainer_data import CLASSES
-from trainer.dataset.spec import DatasetSpec, ImageSpec, ModelInputs, ReadOptions, Split, Subset
-from trainer.dataset.subset import class_ids
-from trainer.evaluation.evaluator import Evaluator
+from trainer.dataset.spec import DatasetSpec, ImageSpec, ModelInputs, ReadOptions, Split
+from trainer.dataset.subset import Subset, class_ids
+from trainer.evaluation.evaluator import Evaluator, measure
 from trainer.evaluation.kinds import ClassEvaluation
+from trainer.models.metrics import Accuracy
+from trainer.models.optimizer import CrossEntropy
 from trainer.reader import pipeline, stream
 from trainer.reader.batches import EvaluationData
 from trainer.reader.broken_records import BrokenRecords
+from trainer.reader.stream import EvaluationStream
 
 IMAGE = ImageSpec((1, 1), False, 3, (0.5,) * 3, (0.25,) * 3)
 
@@ -30,11 +33,15 @@ def logits_model(num_classes: int) -> keras.Model:
     return keras.Sequential([keras.Input((num_classes,), name="image"), keras.layers.Identity()])
 
 
-def evaluator_of(
-    model: keras.Model, data: EvaluationData, limit: int = 0, **more: Any
-) -> Evaluator:
+def evaluator_of(model: keras.Model, data: EvaluationData, limit: int = 0) -> Evaluator:
     broken = BrokenRecords(limit, data.subset.dataset)
-    return Evaluator(model, tf.distribute.get_strategy(), data, broken, **more)
+    return Evaluator(model, tf.distribute.get_strategy(), data, broken)
+
+
+def measured(model: keras.Model, data: EvaluationData, classes: tuple[str, ...] = CLASSES) -> Any:
+    strategy = tf.distribute.get_strategy()
+    stream = EvaluationStream(data, strategy, BrokenRecords(0, data.subset.dataset))
+    return measure(model, strategy, stream, CrossEntropy(len(classes)), classes)
 
 
 def feed(monkeypatch: pytest.MonkeyPatch, logits: np.ndarray, label: Any, weight: Any = None):
@@ -90,19 +97,19 @@ def test_a_second_pass_traces_nothing_and_sees_new_weights(monkeypatch):
     feed(monkeypatch, np.eye(3) * 2, [0, 1, 2])
     scale = keras.layers.Dense(3, use_bias=False, kernel_initializer="identity")
     model = keras.Sequential([keras.Input((3,), name="image"), scale])
+    model.compile(loss=CrossEntropy(3), weighted_metrics=[Accuracy()])
     evaluator = evaluator_of(model, data_of(CLASSES, 3, 2))
     assert evaluator.run()["accuracy"] == 1.0
     scale.kernel.assign(-scale.kernel)
     assert evaluator.run()["accuracy"] == 0.0
-    assert vars(evaluator)["_step"].experimental_get_tracing_count() == 1
+    assert [one.experimental_get_tracing_count() for one in vars(evaluator)["_steps"]] == [1, 0]
 
 
 def test_classes_are_matched_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     feed(monkeypatch, np.eye(4)[[3, 0, 3]] * 5, [0, 1, 1])
     data, classes = data_of(("dog", "cat"), 3, 2), ("cat", "cow", "hen", "dog")
-    evaluator = evaluator_of(logits_model(4), data, classes=classes)
-    assert evaluator.run()["accuracy"] == pytest.approx(2 / 3)
-    found: Any = evaluator.evaluation
+    found = measured(logits_model(4), data, classes)
+    assert found.figures()["accuracy"] == pytest.approx(2 / 3)
     assert (found.names, found.label.tolist()) == (classes, [3, 0, 0])
     for data_classes, remedy in ((("cat", "emu"), " classes"), (("0", "1"), "class_names")):
         with refused("data", data_classes[1], remedy):
@@ -120,7 +127,7 @@ def test_a_compiled_models_own_figures_count_every_record_once(monkeypatch, eage
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("sgd", loss, metrics=["accuracy"], run_eagerly=eagerly)
     model.evaluate(logits[:3], label[:3], verbose=0)  # makes the metrics
-    evaluator = evaluator_of(model, data_of(CLASSES, 10, 3), 6, own_step=True)
+    evaluator = evaluator_of(model, data_of(CLASSES, 10, 3), 6)
     expected = reference(logits[kept := np.flatnonzero(weight)], label[kept])
     for _ in range(2):
         found = evaluator.run()
@@ -130,18 +137,14 @@ def test_a_compiled_models_own_figures_count_every_record_once(monkeypatch, eage
 @pytest.mark.parametrize("own_step", [False, True], ids=["logits", "own step"])
 def test_too_little_memory_is_no_broken_record(monkeypatch, own_step):
     feed(monkeypatch, np.eye(3), [0, 1, 2])
-    model = logits_model(3)
+    model, data = logits_model(3), data_of(CLASSES, 3, 2)
     model.compile("sgd", "mse")
-    evaluator = evaluator_of(model, data_of(CLASSES, 3, 2), own_step=own_step)
 
-    def exhausted(*_: Any) -> Any:
+    def exhausted(*_: Any, **__: Any) -> Any:
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
 
     # A GPU may lack memory for the step, or for the batch that is copied ahead.
-    for name, value in (("_step", exhausted), ("_own_steps", [exhausted] * 2)):
-        monkeypatch.setattr(evaluator, name, value, raising=False)
-    with refused("batch_size", "2", "memory"):
-        evaluator.run()
-    monkeypatch.setattr(stream, "next", exhausted, raising=False)
-    with refused("batch_size", "2", "memory"):
-        evaluator.run()
+    for module, name in ((tf.distribute.Strategy, "run"), (stream, "next")):
+        with monkeypatch.context() as patch, refused("batch_size", "2", "memory"):
+            patch.setattr(module, name, exhausted, raising=False)
+            evaluator_of(model, data).run() if own_step else measured(model, data)

@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from tests.support import replica_run
 from tests.support.errors import refused
-from tests.support.replica_run import BATCH_SIZE, CONFIGS, batch, digest, start, train
+from tests.support.replica_run import BATCH_SIZE, CONFIGS, averaged, batch, digest, start, train
 from trainer.dataset.spec import ImageSpec, MeanStd, ModelInputs
-from trainer.models import model, optimizer
+from trainer.models import model
 from trainer.models.freezing import Frozen, schedule_after
 from trainer.models.keras_internals import last_learning_rate, without_loss_scale
 
@@ -36,14 +36,15 @@ def test_the_head_trains_first_and_then_everything_as_if_it_were_compiled_again(
 
     tf.config.run_functions_eagerly(True)
     try:
-        assert not frozen.begin_epoch(0) and not frozen.begin_epoch(1)
+        frozen.on_epoch_begin(0)
+        frozen.on_epoch_begin(1)
         assert changed() == [False] * len(body) + [True]
         weights = [layer.get_weights() for layer in body]
-        with optimizer.averaged_weights(network):  # of those that are frozen the average is theirs
+        with averaged(network):  # of those that are frozen the average is theirs
             for layer, values in zip(body, weights, strict=True):
                 for one, other in zip(layer.get_weights(), values, strict=True):
                     np.testing.assert_allclose(one, other, rtol=1e-6)
-        assert frozen.begin_epoch(2) and not frozen.begin_epoch(3)
+        frozen.on_epoch_begin(2)
         inner = without_loss_scale(network.optimizer)
         assert not any(np.any(variable.numpy()) for variable in inner.variables)
         assert all(changed())
@@ -60,7 +61,7 @@ def test_run_resumed_after_unfreezing_keeps_the_optimizer_state():
     network = start(HERE, CONFIGS["plain"])
     frozen = Frozen(network, "all", 2, schedule_after(CONFIGS["plain"], BATCH_SIZE, 4))
     network.optimizer.iterations.assign(3)
-    assert frozen.begin_epoch(3)
+    frozen.on_epoch_begin(3)
     assert int(network.optimizer.iterations.numpy()) == 3
 
 

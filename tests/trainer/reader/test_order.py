@@ -15,7 +15,7 @@ from imageshards.tfrecord import RecordError, frame_record
 from tests.support.errors import refused
 from tests.support.external_sets import flip_byte
 from tests.support.reader_sets import choose, make_set, record_of, training_data
-from trainer.dataset.spec import WHOLE, ReplicaSlices
+from trainer.dataset.batch import WHOLE, ReplicaSlices
 from trainer.reader import pieces as pieces_module
 from trainer.reader import read_ahead
 from trainer.reader.order import evaluation_order, shareable_size, training_order, without_copies

@@ -11,8 +11,9 @@ from tests.support.reader_sets import MODEL, SIDE_PX, choose, make_set, training
 from tests.support.trainer_data import assert_same
 from trainer.augment.augmentation import make_augmentation
 from trainer.augment.pixels import Pairs
+from trainer.dataset.batch import ReplicaSlices
 from trainer.dataset.pieces import PIECE_BYTES
-from trainer.dataset.spec import ReadOptions, ReplicaSlices
+from trainer.dataset.spec import ReadOptions
 from trainer.reader import pipeline
 from trainer.reader.batches import EvaluationData
 from trainer.reader.order import training_order

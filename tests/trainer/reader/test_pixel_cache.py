@@ -24,8 +24,9 @@ from tests.support.reader_sets import (
 from tests.support.trainer_data import assert_same
 from trainer.augment.augmentation import make_augmentation
 from trainer.config import ReadConfig
+from trainer.dataset.batch import ReplicaSlices
 from trainer.dataset.open import wanted_inputs
-from trainer.dataset.spec import ModelInputs, ReadOptions, ReplicaSlices
+from trainer.dataset.spec import ModelInputs, ReadOptions
 from trainer.reader import pixel_cache
 from trainer.reader.batches import EvaluationData
 from trainer.reader.pieces import PieceReader

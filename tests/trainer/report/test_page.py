@@ -16,7 +16,7 @@ from tests.support.external_sets import whole_split
 from tests.support.html_page import Page
 from tests.support.trainer_data import CLASSES, edit_manifest, make_dataset
 from trainer.dataset.manifest import load_manifest
-from trainer.dataset.spec import Subset
+from trainer.dataset.subset import Subset
 from trainer.report.page import MAX_MATRIX, confusion, curves, look_up, page_of, write_report
 
 pytest.importorskip("tensorflow")

@@ -30,7 +30,8 @@ def test_a_saved_model_is_loaded_with_its_weights_and_every_field_of_its_card(tm
     full = card(features, ("čáp", "a b", '"'), target, sequence_length=7, eval_crop=0.875)
     model = saved(tmp_path, full)
     for path in (tmp_path, tmp_path / "model.keras"):  # the folder means the same
-        again, its_card = model_file.load_model(str(path))
+        found = model_file.find_model(path)
+        again, its_card = found.load(), found.card
         assert its_card == full
         np.testing.assert_equal(again.get_weights(), model.get_weights())
 
@@ -89,7 +90,7 @@ def test_other_files_are_refused_in_one_sentence(tmp_path, monkeypatch):
         ("plain.keras", "no imageshards.json"),
     ):  # fmt: skip
         with refused("model_path", name, said):
-            model_file.load_model(str(tmp_path / name))
+            model_file.find_model(tmp_path / name).load()
     with monkeypatch.context() as newer:
         newer.setattr(model_file, "FORMAT_VERSION", 2)
         saved(tmp_path, card())
@@ -107,14 +108,14 @@ def saved_with(layer: Any, folder: pathlib.Path) -> Any:
 def test_an_unknown_layer_is_named_with_its_remedy(tmp_path):
     saved_with(type("Odd", (keras.layers.ReLU,), {})(), tmp_path)
     with refused("model_path", "Odd", "register_keras"):
-        model_file.load_model(str(tmp_path))
+        model_file.find_model(tmp_path).load()
 
 
 def test_lambdas_are_run_only_when_they_are_trusted(tmp_path):
     model = saved_with(keras.layers.Lambda(lambda x: x[:, 0, 0]), tmp_path)
     with refused("model_path", "no code", "give trust=True"):
-        model_file.load_model(str(tmp_path))
-    again, _ = model_file.load_model(str(tmp_path), trust=True)
+        model_file.find_model(tmp_path).load()
+    again = model_file.find_model(tmp_path, trust=True).load()
     np.testing.assert_array_equal(model(pictures()), again(pictures()))
 
 
@@ -122,7 +123,7 @@ def test_a_folder_gives_its_best_or_its_last_model(tmp_path: pathlib.Path) -> No
     for name, step in (("model.keras", 9), ("best.keras", 4)):
         of = dataclasses.replace(card(), step=step)
         model_file.save_model(network(of), str(tmp_path / name), of)
-    assert model_file.load_model(str(tmp_path))[1].step == 4
+    assert model_file.find_model(tmp_path).card.step == 4
     assert model_file.locate(str(tmp_path), last=True) == str(tmp_path / "model.keras")
     with refused("last", "model_path", "model.keras"):
         model_file.locate(str(tmp_path / "model.keras"), last=True)

@@ -4,12 +4,14 @@ from typing import Any
 import keras
 import pytest
 import tensorflow as tf
+from keras.callbacks import LambdaCallback
 from keras.optimizers import SGD
 
 import imageshards as ims
 from imageshards.errors import UserError
 from tests.support.errors import refused
 from tests.support.tiny_models import linear
+from trainer.models.freezing import Frozen
 from trainer.models.step import Execution
 from trainer.training import callbacks
 from trainer.training.callbacks import MetricsFile, NaNGuard, WaitingTime
@@ -116,3 +118,15 @@ def test_a_nan_loss_ends_the_training_with_a_clear_error(train):
     ims.fit(linear(), train, callbacks=[waiting, guard], verbose=0)
     with pytest.raises(UserError, match="^the loss became inf$"):  # also of the last step
         guard.on_epoch_end(0, {"loss": float("inf")})
+
+
+def test_layers_that_a_callback_frees_train_from_then_on(train):
+    rates = keras.optimizers.schedules.PolynomialDecay(0.1, 9)
+    model = linear(SGD(rates), keras.layers.Dense(4))
+    model.optimizer.build(model.trainable_variables)
+    body = model.layers[-2]
+    kernels = [body.kernel.numpy()]
+    note = LambdaCallback(on_epoch_end=lambda epoch, logs: kernels.append(body.kernel.numpy()))
+    frozen = Frozen(model, "all", 1, rates)
+    ims.fit(model, train, epochs=2, callbacks=[frozen, note], verbose=0)
+    assert [not (kernel == kernels[0]).all() for kernel in kernels] == [False, False, True]

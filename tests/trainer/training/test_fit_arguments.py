@@ -201,8 +201,17 @@ def test_a_run_that_a_callback_ended_says_how_to_go_on(train, tmp_path, capsys):
     assert fit(6, overwrite=True) == ([0, 1], "")
 
 
+def test_a_run_without_a_step_keeps_the_weights_that_have_no_average_yet(train):
+    model = linear(SGD(0.1, use_ema=True))
+    before = model.get_weights()
+    ims.fit(model, train, epochs=2, initial_epoch=2, verbose=0)
+    assert all(map(np.array_equal, before, model.get_weights()))
+
+
 def test_places_below_home_are_found(train, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    given: dict[str, Any] = {"steps_per_epoch": 1, "verbose": 0, "checkpoint_dir": "~/run"}
-    ims.fit(linear(), train, callbacks=[ims.MetricsFile("~/metrics.jsonl")], **given)
+    # A number of NumPy is one of Python's.
+    given: dict[str, Any] = dict.fromkeys(("epochs", "steps_per_epoch"), np.int64(1))
+    given |= {"validation_freq": np.int64(1), "checkpoint_dir": "~/run"}
+    ims.fit(linear(), train, callbacks=[ims.MetricsFile("~/metrics.jsonl")], verbose=0, **given)
     assert [*tmp_path.glob("run/checkpoints/*.npz")] and (tmp_path / "metrics.jsonl").exists()

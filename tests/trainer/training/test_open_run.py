@@ -13,10 +13,9 @@ from trainer.cluster.hosts import Hosts
 from trainer.config import OptimizerConfig, ReadConfig, RunConfig
 from trainer.reader.batches import open_data
 from trainer.strengths import Augment
-from trainer.training import open_run as opening
-from trainer.training.open_run import Epochs, check_same, epochs_of
+from trainer.training.open_run import Epochs, Run, check_same
 from trainer.training.output_folder import begin_run
-from trainer.training.run import build_and_compile
+from trainer.training.run import begin, build_and_compile, settings_of
 
 
 def _config(shapes: pathlib.Path, read: dict[str, Any], **changes: Any) -> RunConfig:
@@ -26,7 +25,11 @@ def _config(shapes: pathlib.Path, read: dict[str, Any], **changes: Any) -> RunCo
 
 def _settings(shapes, read=None, **changes):
     config = _config(shapes, read or {}, **changes)
-    return opening.settings_of(config, open_data(config.read)[0])
+    return settings_of(config, open_data(config.read)[0])
+
+
+def _begun(config: RunConfig, *hosts: Any) -> Run:
+    return begin(config, *open_data(config.read), tf.distribute.get_strategy(), *hosts)
 
 
 @given(
@@ -44,16 +47,16 @@ def test_every_epoch_ends_with_its_last_whole_batch(counts: tuple[int, int], tot
 
 def test_a_run_is_as_long_as_its_epochs_or_steps(shapes):
     data = open_data(_config(shapes, {}).read)[0]
-    for changes, total in (({"epochs": 3}, 16), ({"steps": 17}, 17)):
-        assert epochs_of(_config(shapes, {}, **changes), data) == Epochs(22, 4, total)
-    epochs = epochs_of(_config(shapes, {}, steps=11), data, steps_per_epoch=3)
+    assert Epochs.of(data, 3) == Epochs(22, 4, 16)
+    assert Epochs.of(data, 3, 17) == Epochs(22, 4, 17, by_steps=True)
+    epochs = Epochs.of(data, 3, 11, steps_per_epoch=3)
     assert [epochs.end(epoch) for epoch in range(epochs.count)] == [3, 6, 9, 11]
 
 
 def test_several_hosts_take_one_step_in_a_call(shapes: pathlib.Path) -> None:
     flags = {"model": "tests.support.tiny_models:plain", "steps_per_execution": 2}
     config = _config(shapes, {}, dry_run=True, **flags)
-    run = opening.open_run(config, *open_data(config.read), tf.distribute.get_strategy(), {})
+    run = _begun(config)
     several: Any = types.SimpleNamespace(count=2)
     with refused("steps_per_execution", "2", "cluster"):
         build_and_compile(config, dataclasses.replace(run, hosts=several), config.model)
@@ -131,7 +134,7 @@ def test_overwriting_reads_nothing_of_the_old_run(shapes, tmp_path):
     config = _config(shapes, {"skip_broken": 1})
     config = dataclasses.replace(config, output=str(tmp_path))
     with begin_run(str(tmp_path), overwrite=True):
-        run = opening.open_run(config, *open_data(config.read), tf.distribute.get_strategy(), {})
+        run = _begun(config)
     assert run.broken.found == [] and not broken.exists()
 
 
@@ -141,4 +144,4 @@ def test_hosts_with_other_data_are_refused(shapes, monkeypatch):
     monkeypatch.setattr(hosts, "gather", lambda name, value: [value, other])
     config = _config(shapes, {})
     with refused("", "fingerprint of the data is other on b:1"):
-        opening.open_run(config, *open_data(config.read), tf.distribute.get_strategy(), {}, hosts)
+        _begun(config, hosts)

@@ -68,9 +68,9 @@ def test_a_run_killed_around_the_end_of_freezing_ends_up_bit_identical(shapes, t
 @pytest.mark.parametrize(
     ("function", "more", "said"),
     [
-        ("check_devices", [], "stopped; run the same command again."),
+        ("begin", [], "stopped; run the same command again."),
         ("show_first_batch", ["--dry_run"], "stopped; run the same command again."),
-        ("train_loop", [], "stopped before the first checkpoint; run the same command again."),
+        ("fit", [], "stopped before the first checkpoint; run the same command again."),
         ("publish", [], "saved; run the same command again to resume after step 2."),
     ],
     ids=["before a run is open", "dry run", "before the first step", "after the last step"],

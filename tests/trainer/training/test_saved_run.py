@@ -14,7 +14,7 @@ import pytest
 from imageshards import storage
 from tests.support import tiny_models
 from tests.support.errors import refused
-from trainer.training.saved_run import REMEMBERED, SavedRun, state_values
+from trainer.training.saved_run import REMEMBERED, SavedRun, Saving, state_values
 from trainer.training.signals import Stopped
 
 
@@ -42,7 +42,7 @@ def _saved(run: pathlib.Path, *callbacks: Any) -> tuple[SavedRun, keras.Model]:
     model = keras.Sequential([keras.Input((200,)), keras.layers.Dense(100)])
     model.compile(keras.optimizers.Adam(0.5), "mse")
     model.optimizer.build(model.trainable_variables)
-    saved = SavedRun(str(run), 1, 1, {})
+    saved = SavedRun(Saving(str(run), every_steps=1, keep=1))
     saved.attach(model, callbacks)
     return saved, model
 
