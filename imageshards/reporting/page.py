@@ -155,9 +155,7 @@ def thumbs_of(
     """Returns pictures of some shards of a split, and how many could not be read."""
     wanted = quotas([shard.num_records for shard in shards], MAX_PICTURES)
     asked = [(shard, count) for shard, count in zip(shards, wanted, strict=True) if count]
-    # Threads hide the latency of a store; a local disk needs none.
-    some = map if storage.is_local(directory) else storage.map_concurrently
-    found = some(lambda each: list(_thumbs(directory, manifest, *each)), asked)
+    found = storage.map_concurrently(lambda each: list(_thumbs(directory, manifest, *each)), asked)
     thumbs = [thumb for of_shard in found for thumb in of_shard]
     return thumbs, sum(wanted) - len(thumbs)
 
