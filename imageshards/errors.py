@@ -35,7 +35,7 @@ def names_flags() -> bool:
 
 
 # The marks around an option in a text: its flag, its argument, and what follows the argument.
-_MARKED = re.compile("\ufdd0([^\ufdd1]*)\ufdd1([^\ufdd2]*)\ufdd2([^\ufdd3]*)\ufdd3")
+_MARKED = re.compile("\ufdd0{0}\ufdd1{0}\ufdd2{0}\ufdd3".format("([^\ufdd0-\ufdd3]*)"))
 
 Text = str
 """A text in which options may be marked (`Arg`)."""

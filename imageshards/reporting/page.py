@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import itertools
 import logging
 import os
@@ -29,7 +28,7 @@ from imageshards.manifest import (
 )
 from imageshards.page import draw_boxes, record_boxes, render, thumbnail
 from imageshards.reporting import sections
-from imageshards.tfrecord import Record, RecordError, read_records, scan_records
+from imageshards.tfrecord import RecordError, read_records
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -156,32 +155,16 @@ def thumbs_of(
     """Returns `most` pictures of some shards of a split, and how many could not be read."""
     wanted = quotas([shard.num_records for shard in shards], most)
     asked = [(shard, count) for shard, count in zip(shards, wanted, strict=True) if count]
-    # Threads hide the latency of a store; a local disk needs none.
-    some = map if storage.is_local(directory) else storage.map_concurrently
-    found = some(lambda each: list(_thumbs(directory, manifest, *each)), asked)
+    found = storage.map_concurrently(lambda each: list(_thumbs(directory, manifest, *each)), asked)
     thumbs = [thumb for of_shard in found for thumb in of_shard]
     return thumbs, sum(wanted) - len(thumbs)
 
 
-def _first_records(path: str, count: int, mean_bytes: int) -> Iterator[Record]:
-    """Yields the first records of a shard."""
-    # A store's stream would read far ahead, so one request asks for about twice the usual bytes.
-    if not storage.is_local(path):
-        head = io.BytesIO(storage.read(path, 2 * count * mean_bytes + (64 << 10)))
-        found = list(itertools.islice(scan_records(head, path), count))
-        whole = [record for record in found if isinstance(record, Record)]
-        # Records that are much larger than the mean do not fit, and are read one by one below.
-        if len(whole) == count:
-            yield from whole
-            return
-    yield from itertools.islice(read_records(path), count)
-
-
 def _thumbs(directory: str, manifest: Manifest, shard: Shard, count: int) -> Iterator[Thumb]:
     roles = manifest.roles
-    mean_bytes = int(shard.num_bytes // max(1, shard.num_records))
     try:
-        for record in _first_records(shard_path(directory, shard.name), count, mean_bytes):
+        records = read_records(shard_path(directory, shard.name))
+        for record in itertools.islice(records, count):
             features = decode_example(record.payload)
             encoded = (features.get(roles.image) or [b""])[0]
             picture = thumbnail(encoded, THUMB_PX) if isinstance(encoded, bytes) else None

@@ -179,6 +179,8 @@ def _on_path(
         result: _Result = getattr(backend(path), method.__name__)(path, *args, **kwargs)
         return result
 
+    # pickle looks a function up by these names.
+    call.__module__, call.__qualname__ = __name__, method.__name__
     return call
 
 

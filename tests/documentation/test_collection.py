@@ -72,6 +72,6 @@ def test_a_wrong_block_fails_with_its_place_and_its_output(tmp_path, monkeypatch
     finally:
         close(document.namespace)
     assert f'{path}", line 20, in look' in failure.value.result
-    assert "UserError: directory received 'shards'" in failure.value.result
+    assert "UserError: path received 'shards'" in failure.value.result
     words = ("page.md:29\n", "imageshards verify no_folder\n", "before\n", "exit code 2")
     assert [each for each in words if each not in refused.value.result] == []

@@ -3,6 +3,7 @@ import errno
 import multiprocessing
 import os
 import pathlib
+import pickle
 import socket
 import subprocess
 import sys
@@ -198,6 +199,11 @@ def test_uploads_copies_and_ranges_keep_every_byte(place, tmp_path):
         assert file.read() == data[-7:]
         file.seek(5 << 20)
         assert file.read(100) == data[5 << 20 : file.tell()] and file.tell() == (5 << 20) + 100
+
+
+@pytest.mark.parametrize("function", [storage.read, storage.files_below, storage.write])
+def test_functions_can_be_sent_to_other_processes(function):
+    assert pickle.loads(pickle.dumps(function)) is function
 
 
 def test_a_replaced_file_is_not_mixed_with_the_file_that_was_listed(place, tmp_path):

@@ -177,7 +177,7 @@ def test_a_dataset_that_is_replaced_meanwhile_is_not_called_damaged(dataset, mon
                 truncated(dataset, SECOND)
         return check(directory, entry)
 
-    monkeypatch.setattr(checks, "check_shard", replace_and_check)
+    monkeypatch.setattr("imageshards.verification.command.check_shard", replace_and_check)
     said = {"replaced": "by another dataset while", "being replaced": "its build has not ended"}
     with refused("DIR", said[how]):
         verify(str(dataset.directory), workers=1)
