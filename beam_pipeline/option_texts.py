@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from imageshards.commands.command_line import names_or_file, split_names
-from imageshards.errors import Arg, Text, UserError
+from imageshards.errors import Arg, UserError
 
 COLUMN_KINDS = ("int", "float", "string")
 SCALINGS = ("none", "zscore", "minmax")
@@ -20,9 +20,7 @@ _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _SIZE = re.compile(r"(\d{1,99})(?:x(\d{1,99}))?", re.ASCII)
 
 
-def invalid(
-    argument: str | Arg, received: Text, expected: Text = "", remedy: Text = ""
-) -> UserError:
+def invalid(argument: str | Arg, received: str, expected: str = "", remedy: str = "") -> UserError:
     return UserError(argument=argument, received=received, expected=expected, remedy=remedy)
 
 

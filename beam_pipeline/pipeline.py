@@ -49,7 +49,7 @@ from beam_pipeline.shards.record import byte_versions
 from beam_pipeline.shards.transforms import WriteBalancedTFRecord
 from imageshards import storage
 from imageshards.commands.options import options_of
-from imageshards.errors import Arg, Text
+from imageshards.errors import Arg
 from imageshards.manifest import BOX_FEATURES, ONE, STAGING_NAME, TRANSFORM_NAME
 from imageshards.progress import text_table
 from imageshards.text import composed, for_output
@@ -149,7 +149,7 @@ def checked_schemas(options: BuildOptions) -> Schemas:
     """Returns the columns of the inputs; raises `UserError` for an option that changes nothing."""
     schemas = schemas_of(options.sources, options.plan.class_names)
     image, columns = options.image, {column.name for column in columns_of(schemas)}
-    idle: dict[str, Text] = {}
+    idle: dict[str, str] = {}
     if image.resize_mode == "none":
         why = Arg("resize_mode", "none")
         idle |= dict.fromkeys(("image_size", "filter", "only_shrink"), why)

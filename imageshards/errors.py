@@ -37,9 +37,6 @@ def names_flags() -> bool:
 # The marks around an option in a text: its flag, its argument, and what follows the argument.
 _MARKED = re.compile("\ufdd0{0}\ufdd1{0}\ufdd2{0}\ufdd3".format("([^\ufdd0-\ufdd3]*)"))
 
-Text = str
-"""A text in which options may be marked (`Arg`)."""
-
 
 class Arg(str):
     """An option in the text of an error, with the value that the user should give.
@@ -104,12 +101,12 @@ class UserError(Exception):
 
     def __init__(
         self,
-        problem: Text = "",
+        problem: str = "",
         *,
         argument: str | Arg = "",
-        received: Text = "",
-        expected: Text = "",
-        remedy: Text = "",
+        received: str = "",
+        expected: str = "",
+        remedy: str = "",
     ):
         subject = Arg(argument) if argument and not isinstance(argument, Arg) else argument
         self.argument = subject.name if isinstance(subject, Arg) else ""

@@ -1,4 +1,4 @@
-"""Runs the trainer's commands, parses the flags of `train`, and finds the saved model of others."""
+"""Runs the trainer's commands, and declares the flags that several of them share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from imageshards.commands import command_line
 from imageshards.commands.options import Option, add_options
@@ -16,9 +16,6 @@ from imageshards.storage import place
 from trainer.config import OptimizerConfig, ReadConfig, RunConfig, default_output
 from trainer.serving import model_file
 from trainer.strengths import LIGHT, Augment
-
-if TYPE_CHECKING:
-    pass
 
 EPILOG = (
     "metrics.jsonl gets one JSON object per epoch: epoch (from 1), step, loss, learning_rate, "

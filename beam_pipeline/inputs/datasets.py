@@ -35,7 +35,7 @@ from beam_pipeline.options import (
 )
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
-from imageshards.errors import Arg, Text, UserError
+from imageshards.errors import Arg, UserError
 from imageshards.index import index_schema, read_shard_index
 from imageshards.manifest import (
     NONE,
@@ -263,7 +263,7 @@ def different_columns(
     one: tuple[str, Sequence[opt.ColumnSpec]],
     other: tuple[str, Sequence[opt.ColumnSpec]],
     expected: str,
-    remedy: Text,
+    remedy: str,
 ) -> UserError:
     """Returns the error for two inputs, each with its extra columns, that differ in the columns."""
     problem = f"with the extra columns {_named(one[1])}, and {other[0]!r}, with {_named(other[1])}"

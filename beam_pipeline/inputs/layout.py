@@ -13,7 +13,7 @@ from beam_pipeline import options as opt
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import ARCHIVES, DATASET, TABLE, InputOptions
 from imageshards import storage
-from imageshards.errors import Arg, Text, UserError
+from imageshards.errors import Arg, UserError
 from imageshards.manifest import NONE, QUARANTINE_NAME, REPORT_NAME, STAGING_NAME, TRANSFORM_NAME
 
 _MAGIC = re.compile(r"[*?\[]")
@@ -25,12 +25,12 @@ _BRACES = re.compile(r"\{([^{}]*,[^{}]*|\d+\.\.\d+)\}")
 _REPLACED = (STAGING_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
 
 
-def wrong_input(path: str, problem: Text, expected: Text = "", remedy: Text = "") -> UserError:
+def wrong_input(path: str, problem: str, expected: str = "", remedy: str = "") -> UserError:
     return invalid("input", f"{path!r}, " + problem, expected, remedy)
 
 
 def unfit_option(
-    argument: str, value: str, path: str, problem: Text, expected: Text = "", remedy: Text = ""
+    argument: str, value: str, path: str, problem: str, expected: str = "", remedy: str = ""
 ) -> UserError:
     received = f"{value}, but " + Arg("input") + f" {path!r} " + problem
     return invalid(argument, received, expected, remedy)

@@ -43,7 +43,7 @@ from beam_pipeline.options import (
 )
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
-from imageshards.errors import Arg, Text, UserError
+from imageshards.errors import Arg, UserError
 from imageshards.manifest import Shard
 from imageshards.text import composed, key_of
 
@@ -128,11 +128,12 @@ def _check_read(
     for source in sources:
         for name in (name for name, is_read in are_read.items() if not is_read):
             if (value := getattr(source, name)) != getattr(InputOptions, name):
-                remedy: Text = "leave it out"
+                remedy = "leave it out"
                 if name == "exclude_glob":
                     remedy = "leave images out by their keys, in a file for " + Arg("exclude")
                 problem = "has nothing that this option is for"
-                raise unfit_option(name, repr(value), source.input, problem, expected, remedy)
+                given = repr(", ".join(value) if name in FILE_FLAGS else value)
+                raise unfit_option(name, given, source.input, problem, expected, remedy)
 
 
 def listing_tasks(*sources: InputOptions, draws: bool = True) -> list[ListingTask]:

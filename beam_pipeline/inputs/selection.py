@@ -21,7 +21,7 @@ from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, Skipped
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.planning.refs import UNIQUE, ImageRef, KeyHasher, Label, RefBatch, names_of
 from imageshards import storage
-from imageshards.errors import Arg, Text
+from imageshards.errors import Arg
 from imageshards.index import read_index
 from imageshards.manifest import MANIFEST_NAME, SEVERAL, load_manifest
 from imageshards.text import about_look_alikes, class_sort_key, counted
@@ -260,7 +260,7 @@ def first_two(found: Iterable[list[str]]) -> list[str]:
 def refuse(key: str, uris: list[str]) -> None:
     """Raises `UserError` with both images of a key that occurs twice."""
     one, other = uris
-    remedy: Text = "of rows, say " + Arg("key_column", "none") + ", which numbers them, or name a "
+    remedy = "of rows, say " + Arg("key_column", "none") + ", which numbers them, or name a "
     remedy += "unique column by " + Arg("key_column")
     if one == other:
         received = f"two rows with the key {key!r} for the image {one!r}"

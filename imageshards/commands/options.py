@@ -17,7 +17,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from imageshards.errors import Arg, Text, UserError
+from imageshards.errors import Arg, UserError
 
 _METAVARS = {int: "N", float: "X"}
 _NUMBERS = {int: numbers.Integral, float: numbers.Real}  # These include NumPy's numbers.
@@ -155,7 +155,7 @@ def _parse_range(name: str, text: str) -> tuple[float, ...]:
         raise _refused(name, repr(text), "two numbers, for example 0.5,1") from None
 
 
-def refuse_idle(config: Any, name: str, why: Text, expected: Text) -> None:
+def refuse_idle(config: Any, name: str, why: str, expected: str) -> None:
     """Refuses a value that changes nothing, unless the value is the default.
 
     Args:

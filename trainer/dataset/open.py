@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from imageshards import storage
 from imageshards.commands.options import refuse_idle
-from imageshards.errors import Arg, Text, UserError
+from imageshards.errors import Arg, UserError
 from imageshards.index import MAX_TEXT_BYTES, read_index
 from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, BOX_LABEL_FEATURE, MANIFEST_NAME
 from imageshards.storage.concurrency import available_cores
@@ -195,7 +195,7 @@ def check_sides(inputs: ModelInputs, augment: object) -> None:
     cuts = inputs.eval_crop < 1 or own is None or own[0] * inputs.size[1] != own[1] * inputs.size[0]
     if not sides or (augment == NONE and not cuts):
         return
-    why: Text = Arg("augment") + " moves"
+    why = Arg("augment") + " moves"
     if augment == NONE:
         why = Arg("image_size") + " or " + Arg("eval_crop") + " cuts"
     raise UserError(

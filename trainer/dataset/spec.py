@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from imageshards.errors import Text, UserError
+from imageshards.errors import UserError
 from imageshards.manifest import FILENAME_FEATURE, IMAGE_FEATURE, LABEL_FEATURE, Image, Manifest
 from imageshards.manifest import FeatureSpec as FeatureSpec
 from imageshards.page import number
@@ -190,7 +190,7 @@ class DatasetSpec:
         """Number of a model's outputs: a logit for each class, or k values."""
         return len(self.classes) or math.prod(self.target_shape)
 
-    def refused(self, why: str, expected: Text = "", remedy: Text = "") -> UserError:
+    def refused(self, why: str, expected: str = "", remedy: str = "") -> UserError:
         """Returns the error about the dataset; `why` follows its place."""
         received = f"{self.data!r}, {why}"
         return UserError(argument="data", received=received, expected=expected, remedy=remedy)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from imageshards import storage
 from imageshards.commands.options import refuse_idle
-from imageshards.errors import Arg, Text, UserError
+from imageshards.errors import Arg, UserError
 from imageshards.text import about_look_alikes, composed, counted
 from imageshards.tfrecord import RecordError
 from trainer.config import ReadConfig
@@ -228,7 +228,7 @@ def _nothing_left(subset: Subset) -> UserError:
         names = " and ".join(one.label_feature for one in subset.dataset.targets)
         asked += [("target", f"{names}, missing in {count}")]
     (argument, received), *others = asked or [("balance", repr(subset.balance))]
-    text: Text = received
+    text = received
     for name, value in others:
         text = text + (" and " + Arg(name) + f" {value}")
     return UserError(
@@ -291,7 +291,7 @@ def class_ids(subset: Subset, classes: Sequence[str]) -> tuple[int, ...]:
     known = {composed(name): number for number, name in enumerate(classes)}
     unknown = [name for name in subset.classes if composed(name) not in known]
     if unknown:
-        remedy: Text = "leave them out by " + Arg("classes")
+        remedy = "leave them out by " + Arg("classes")
         if not subset.dataset.label_values and all(name.isdecimal() for name in unknown):
             remedy = "name them by " + Arg("class_names") + " of imageshards adopt"
         why = f"whose classes {some_names(unknown)} are new to the model"

@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 from collections.abc import Sequence
 
-from imageshards.errors import Arg, Text, UserError
+from imageshards.errors import Arg, UserError
 from imageshards.text import counted
 from trainer.dataset.index import distinct_values
 from trainer.dataset.spec import (
@@ -170,7 +170,7 @@ def _check_asked(dataset: DatasetSpec, column: str | None, asked: str | None) ->
     if asked is None:
         return
     if column is None:
-        what: Text = "without " + Arg("target")
+        what = "without " + Arg("target")
     elif column in dataset.features and not _is_whole_number(dataset, column):
         spec = dataset.features[column]
         what = "with " + Arg("target") + f" {column!r}, which is {spec.dtype} of {spec.form}"
@@ -191,7 +191,7 @@ def _refuse_quantity(
     if len(values) <= _FEW_VALUES and values == tuple(range(len(values))):
         return
     count = counted(len(values), "different whole number")
-    again: Text = "build again with " + Arg("columns", f"{column}:float")
+    again = "build again with " + Arg("columns", f"{column}:float")
     if dataset.adopted:
         again = "write it as a float and run imageshards adopt again"
     raise UserError(
@@ -207,7 +207,7 @@ def _refuse_quantity(
 def _checked_kind(dataset: DatasetSpec, column: str) -> str:
     spec = find_feature(column, dataset.features, "target")
     what = f"{spec.dtype} of {spec.form}"
-    remedy: Text = ""
+    remedy = ""
     if column == dataset.image_feature:
         what = "the picture"
     elif kind := target_kind(spec):

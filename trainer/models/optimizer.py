@@ -11,7 +11,7 @@ from keras import ops
 from keras.optimizers.schedules import LearningRateSchedule
 
 from imageshards.commands.options import refuse_idle
-from imageshards.errors import Arg, Text, UserError
+from imageshards.errors import Arg, UserError
 from trainer.config import LOSSES, OptimizerConfig
 from trainer.dataset.spec import MeanStd
 from trainer.models.keras_internals import (
@@ -204,7 +204,7 @@ def check_replicas(model: keras.Model, replicas: int, by_flags: bool = False) ->
         return
     # TensorFlow and Keras check none of these problems, seen with TensorFlow 2.21 and Keras 3.15.
     # What the model has, the flags for it, and why it fails.
-    problem: tuple[str, Text, str] | None = None
+    problem: tuple[str, str, str] | None = None
     if model.jit_compile:
         problem = "jit_compile", Arg("jit_compile"), "XLA cannot compile sums over replicas"
     for optimizer in optimizers_of(model):

@@ -15,7 +15,7 @@ from typing import Any
 import keras
 
 from imageshards.commands.command_line import is_ours, search_here
-from imageshards.errors import Arg, Text, UserError
+from imageshards.errors import Arg, UserError
 from trainer.config import KERAS_HUB
 from trainer.models.keras_internals import applies
 
@@ -121,9 +121,7 @@ def call_function(
     return logits
 
 
-def _refused(
-    argument: str, name: str, why: str, expected: str = "", remedy: Text = ""
-) -> UserError:
+def _refused(argument: str, name: str, why: str, expected: str = "", remedy: str = "") -> UserError:
     received = f"{name!r}{why}"
     return UserError(argument=argument, received=received, expected=expected, remedy=remedy)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from imageshards import storage
-from imageshards.errors import Arg, Text, UserError
+from imageshards.errors import Arg, UserError
 from imageshards.typed import convert
 from trainer.dataset.spec import CARD_FILE, ModelCard
 from trainer.output_errors import output_errors
@@ -102,7 +102,7 @@ def locate(path: str, last: bool = False) -> str:
     return file
 
 
-def _refused(path: str, why: str, expected: Text = "", remedy: Text = "") -> UserError:
+def _refused(path: str, why: str, expected: str = "", remedy: str = "") -> UserError:
     received = f"{path!r}, {why}"
     return UserError(argument="model_path", received=received, expected=expected, remedy=remedy)
 
@@ -185,10 +185,10 @@ class SavedModel(NamedTuple):
         try:
             return keras.saving.load_model(file, compile=False, safe_mode=not self.trust)
         except _KERAS_ERRORS as e:
-            remedy: Text = "decorate the classes of its layers with "
+            remedy = "decorate the classes of its layers with "
             remedy = remedy + "@keras.saving.register_keras_serializable()"
             if not (self.code or self.trust):
-                own: Text = "give "
+                own = "give "
                 if named:
                     own = own + Arg("model", named) + " to import that module of yours, or "
                 remedy = "no code of the model was run: " + (own + _TRUST) + "; and " + remedy

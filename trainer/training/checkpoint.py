@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 
 from imageshards import storage
-from imageshards.errors import Arg, StorageError, Text, UserError
+from imageshards.errors import Arg, StorageError, UserError
 from imageshards.typed import convert
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.output_errors import output_errors
@@ -152,7 +152,7 @@ class Checkpoints:
             return _parsed(self._hosts.share("checkpoint", lambda: storage.read(path)), base)
         except (EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, OSError) as e:
             delete = "delete the file to resume from the checkpoint before, or start over with "
-            remedy: Text = delete + Arg("overwrite", True)
+            remedy = delete + Arg("overwrite", True)
             if isinstance(e, OSError) and not isinstance(e, FileNotFoundError):
                 remedy = "run the same command again when the file can be read"
             raise UserError(

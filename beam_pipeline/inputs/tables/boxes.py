@@ -12,7 +12,7 @@ from beam_pipeline.inputs.tables.rows import Row
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import PIXELS, RELATIVE, XYWH, ColumnSpec
 from beam_pipeline.planning.refs import ImageRef, names_of
-from imageshards.errors import Arg, Text, UserError
+from imageshards.errors import Arg, UserError
 from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, NONE, OBJECT_PREFIX, SEVERAL
 
 if TYPE_CHECKING:  # schemas are made with the functions of this module
@@ -90,7 +90,7 @@ def check_unit(schema: TableSchema, rows: Iterable[Row]) -> None:
     if first:
         received = f"{schema.bbox_format}, but {first} and all rows near it have boxes within the "
         received += "first pixels of the picture"
-        remedy: Text = "of shares of the sides write xmin, ymin, xmax, ymax from 0 to 1, and "
+        remedy = "of shares of the sides write xmin, ymin, xmax, ymax from 0 to 1, and "
         remedy += "leave " + Arg("bbox_format") + " out"
         raise invalid("bbox_format", received, "sides in pixels", remedy)
 
@@ -109,7 +109,7 @@ def checked_boxes(where: str, columns: dict[str, Any], schema: TableSchema) -> d
     if len({*lengths.values()}) > 1:
         counts = ", ".join(f"{name} {count}" for name, count in lengths.items())
         problem = f"{where} has columns of boxes with different numbers of values ({counts})"
-        remedy: Text = "fix the row"
+        remedy = "fix the row"
         if (label := schema.cells_of.get(BOX_CLASS_FEATURE)) is not None:
             remedy += f", or, if {label!r} does not hold the classes of boxes, leave "
             remedy += f"{BOX_CLASS_FEATURE} out of " + Arg("columns")

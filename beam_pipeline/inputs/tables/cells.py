@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import ColumnSpec
-from imageshards.errors import Arg, Text, UserError
+from imageshards.errors import Arg, UserError
 from imageshards.manifest import (
     BOX_CLASS_FEATURE,
     BOX_FEATURES,
@@ -197,7 +197,7 @@ def convert(where: str, column: ColumnSpec, cell: Any, name: str = "") -> Any:
     except ValueError:
         pass  # the error below also covers a wrong length
     expected = column.kind
-    remedy: Text = "fix the row, or declare another type by " + Arg("columns")
+    remedy = "fix the row, or declare another type by " + Arg("columns")
     if column.shape != ():
         expected += f" x {column.shape[0] if column.shape else 'any number'}"
         if isinstance(cell, str):
@@ -259,7 +259,7 @@ def wrong_cell(
     column: str | None,
     cell: Any,
     expected: str,
-    remedy: Text = "fix the row",
+    remedy: str = "fix the row",
     more: str = "",
 ) -> UserError:
     return UserError(

@@ -20,7 +20,7 @@ from beam_pipeline.inputs.tables.schema import ROW_NUMBERS, TableSchema, check_c
 from beam_pipeline.options import RELATIVE, ColumnSpec, is_split_name
 from beam_pipeline.planning.refs import MISSING, ImageRef, Label
 from imageshards import storage
-from imageshards.errors import Arg, Text, UserError
+from imageshards.errors import Arg, UserError
 from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, NONE, OBJECT_PREFIX, SEVERAL
 from imageshards.text import composed, printable
 
@@ -145,7 +145,7 @@ def _several(
         labels = cells.labels_in(cell, schema.separator)
     except ValueError:
         expected = 'a list of labels as in ["a", "b"]'
-        advice: Text = "fix the row; of text say the " + Arg("label_separator")
+        advice = "fix the row; of text say the " + Arg("label_separator")
         if schema.separator is not None:
             expected = f"labels with {schema.separator!r} between them"
             advice = "fix the row; of lists leave " + Arg("label_separator") + " out"

@@ -25,7 +25,7 @@ from beam_pipeline.inputs.tables.rows import (
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import RELATIVE, XYWH, ColumnSpec, InputOptions
 from imageshards import storage
-from imageshards.errors import Arg, Text, UserError
+from imageshards.errors import Arg, UserError
 from imageshards.images.options import EXTENSIONS
 from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, NONE, ONE, RECORD_NAMES, SEVERAL
 
@@ -278,7 +278,7 @@ class _Table(NamedTuple):
             raise wrong_input(source.input, problem, expected + self.hint(role))
         return found
 
-    def hint(self, role: str) -> Text:
+    def hint(self, role: str) -> str:
         """Returns a hint from the first rows of a table that lacks a column."""
         # Only the types of a Parquet file were read until now.
         first = self.head or read_rows(table_files(self.source.input)[0])

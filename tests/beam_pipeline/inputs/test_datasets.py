@@ -125,6 +125,8 @@ def test_flags_that_are_for_no_input_are_refused_and_others_stay_where_they_belo
             open_inputs(BuildOptions(given, "/out"))
     with refused("zip_encoding", str(rows)):
         schemas_of([InputOptions(str(rows), zip_encoding="gbk")])
+    with refused("extensions", "received '.png', but"):
+        schemas_of([InputOptions(str(rows), extensions=(".png",))])
     named = InputOptions(str(rows), image_column="image", allow_any_path=True, columns=())
     copied = dataclasses.replace(named, input=str(made.directory))
     found = open_inputs(BuildOptions(named, "/out", (copied,)))
