@@ -78,8 +78,6 @@ def open(
 class Data:
     """A dataset that `ims.open` has opened.
 
-    A notebook shows the records of each split, the classes with counts, and pictures.
-
     Attributes:
         config: The options with which the dataset was opened.
         dataset: The checked content of its manifest.
@@ -93,11 +91,6 @@ class Data:
         return (
             f"<imageshards {self.config.data!r}: {splits}; {counted(len(self.classes), 'class')}>"
         )
-
-    def _repr_html_(self) -> str:
-        from trainer.dataset.notebook import html_of
-
-        return html_of(self.config.data, self.dataset)
 
     @property
     def classes(self) -> tuple[str, ...]:
