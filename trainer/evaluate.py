@@ -53,8 +53,8 @@ _EPILOG = (
     "target), model, step, data, split, batch_size, replicas, eval_crop, seconds, classes, target "
     "(class, labels or values), outputs (figures of each class, label or value; a label is "
     "predicted from a probability of 0.5), and estimate (a sentence if figures are estimates, "
-    "else null). Above 33,554,432 records times labels, average precision comes from every n-th "
-    "record. Every record counts exactly once for any --batch_size and --replicas."
+    "else null). Every record counts exactly once for any --batch_size and --replicas; above "
+    "67,108,864 records times labels or values, every n-th record is measured."
 )
 
 

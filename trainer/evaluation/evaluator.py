@@ -13,7 +13,7 @@ from imageshards.progress import with_progress
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.dataset.batch import Batch, input_of
 from trainer.dataset.subset import class_ids
-from trainer.evaluation.evaluation import Evaluation
+from trainer.evaluation.evaluation import Collector, Evaluation
 from trainer.evaluation.kinds import KINDS
 from trainer.models.keras_internals import reads_logs
 from trainer.models.step import Step, logs_of_hosts, make_test_step
@@ -100,7 +100,7 @@ def measure(
     kind = KINDS[data.subset.dataset.target]
     step = _make_step(model, strategy, kind, loss, None if ids == (*range(len(classes)),) else ids)
     names = tuple(classes) or data.subset.output_names
-    collector = kind.collector(kind, names, data.num_records)
+    collector = Collector(kind, names, data.num_records)
     pending: dict[str, tf.Tensor] | None = None
 
     def collect() -> None:

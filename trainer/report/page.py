@@ -210,7 +210,7 @@ def confusion(evaluation: ClassEvaluation) -> dict[str, Any]:
 def plots(evaluation: ValuesEvaluation) -> dict[str, Any]:
     """Returns `plots`: a chart of predicted against true values for each of the first outputs."""
     values = zip(
-        evaluation.names[:MAX_SHOWN], evaluation.label.T, evaluation.predicted.T, strict=True
+        evaluation.names[:MAX_SHOWN], evaluation.label.T, evaluation.predicted.T, strict=False
     )
     charts = [
         scatter_chart(name, "predicted (up) against true", true.tolist(), predicted.tolist())
