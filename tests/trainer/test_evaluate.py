@@ -127,7 +127,7 @@ def test_a_record_without_an_input_of_the_model_is_named(tmp_path):
     del features["hot"]
     rewrite_shard(folder, shard.name, [*payloads[:4], encode_example(features), payloads[5]])
     model = saved_model(tmp_path, features={"hot": FeatureSpec("int64", (3,))})
-    with refused("data", f"{shard}, record 4 at byte", "a feature is missing"):
+    with refused("data", f"{shard}, record 4 at byte", "its hot is missing"):
         ims.evaluate(model, folder, batch_size=2)
 
 
