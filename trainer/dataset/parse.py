@@ -78,10 +78,7 @@ def batch_parser(
             cut to `inputs.sequence_length`. Boxes are not cut, as hidden ones are dropped first.
         with_picture: Whether the records have their pictures.
     """
-    roles = [*[dataset.image_feature] * with_picture, *dataset.label_features]
-    roles += [dataset.weight_feature] if dataset.weight_feature else []
-    roles += box_features(inputs.boxes)
-    features = {name: dataset.features[name] for name in roles} | dict(inputs.features)
+    features = _features(dataset, inputs, with_picture)
     # `RaggedFeature` makes a missing feature empty, but a missing `FixedLenFeature` is an error.
     spec = {
         name: tf.io.RaggedFeature(one.dtype)
@@ -127,6 +124,15 @@ def batch_parser(
         )
 
     return parse
+
+
+def _features(
+    dataset: DatasetSpec, inputs: ModelInputs, with_picture: bool
+) -> Mapping[str, FeatureSpec]:
+    roles = [*[dataset.image_feature] * with_picture, *dataset.label_features]
+    roles += [dataset.weight_feature] if dataset.weight_feature else []
+    roles += box_features(inputs.boxes)
+    return {name: dataset.features[name] for name in roles} | dict(inputs.features)
 
 
 def _checked(

@@ -6,11 +6,18 @@ import dataclasses
 import difflib
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imageshards.errors import UserError
-from imageshards.manifest import FILENAME_FEATURE, IMAGE_FEATURE, LABEL_FEATURE, Image, Manifest
+from imageshards.manifest import (
+    FILENAME_FEATURE,
+    IMAGE_FEATURE,
+    LABEL_FEATURE,
+    Image,
+    Manifest,
+    Shard,
+)
 from imageshards.manifest import FeatureSpec as FeatureSpec
 from imageshards.page import number
 from imageshards.text import counted
@@ -26,28 +33,18 @@ OWN_LABEL = "label"
 
 
 @dataclasses.dataclass(frozen=True)
-class Shard:
-    """A TFRecord file.
+class Split:
+    """A split; records are numbered over all shards.
 
     Attributes:
-        path: Local path, `gs://` or `s3://`.
-        num_records: Number of records.
-        num_bytes: Size in bytes.
-        classes: Number of records of each class by name; None if the manifest does not count them.
+        name: As the manifest has it.
+        shards: In the manifest's order.
+        paths: Of the shards: local, `gs://` or `s3://`.
     """
 
-    path: str
-    num_records: int
-    num_bytes: int
-    classes: Mapping[str, int] | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Split:
-    """A split, with its shards in the manifest's order; records are numbered over all shards."""
-
     name: str
-    shards: tuple[Shard, ...]
+    shards: Sequence[Shard]
+    paths: Sequence[str]
 
     @property
     def num_records(self) -> int:

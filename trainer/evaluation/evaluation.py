@@ -104,11 +104,6 @@ class Evaluation(ABC):
     def measure(outputs: tf.Tensor, label: tf.Tensor) -> dict[str, tf.Tensor]:
         """Measures outputs, float32 [b, outputs], against labels, in a TensorFlow graph."""
 
-    @staticmethod
-    def renumbered(label: tf.Tensor, ids: Sequence[int], num_outputs: int) -> tf.Tensor:
-        """Converts labels from the data's class ids to the model's, which are `ids`, in a graph."""
-        return label
-
     @abstractmethod
     def figures(self) -> dict[str, float]:
         """Returns the main figures; NaN if there is nothing to measure."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -61,10 +61,6 @@ class ClassEvaluation(Evaluation):
             "probability_of_label": tf.exp(of_label),
             "probability_of_prediction": tf.exp(tf.reduce_max(log_probability, -1)),
         }
-
-    @staticmethod
-    def renumbered(label: tf.Tensor, ids: Sequence[int], num_outputs: int) -> tf.Tensor:
-        return tf.gather(tf.constant(ids, tf.int64), label)
 
     def figures(self) -> dict[str, float]:
         """Returns loss, accuracy, top-5 accuracy (NaN for up to five classes), mean of recalls."""
@@ -138,11 +134,6 @@ class LabelsEvaluation(Evaluation):
     def measure(outputs: tf.Tensor, label: tf.Tensor) -> dict[str, tf.Tensor]:
         """Takes logits, and labels, float32 [b, labels], which are 1 for each true label."""
         return {"label": label > 0.5, "logits": outputs}
-
-    @staticmethod
-    def renumbered(label: tf.Tensor, ids: Sequence[int], num_outputs: int) -> tf.Tensor:
-        # Labels that the data does not know become 0.
-        return tf.matmul(label, tf.one_hot(ids, num_outputs))
 
     def figures(self) -> dict[str, float]:
         # The mean skips labels without examples, whose average precision is NaN.

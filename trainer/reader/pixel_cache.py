@@ -30,10 +30,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.example import without_feature
 from imageshards.progress import ProgressLine, rate_line
-from imageshards.storage.concurrency import map_concurrently
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError
 from trainer.augment.decode import Rows, batch_pictures
@@ -175,8 +175,8 @@ def _fill(folder: str, subset: Subset, threads: int, reader: Source, hosts: int)
         file.truncate(num_bytes)  # the last row stays black
     found: list[int] = []
     begun = time.monotonic()
-    read = enumerate(map_concurrently(reader.read, pieces, READ_AHEAD_THREADS))
-    decoded = map_concurrently(_piece_decoder(subset, pixels), read, threads)
+    read = enumerate(storage.map_concurrently(reader.read, pieces, READ_AHEAD_THREADS))
+    decoded = storage.map_concurrently(_piece_decoder(subset, pixels), read, threads)
 
     def line() -> str:
         seconds = time.monotonic() - begun
@@ -191,10 +191,8 @@ def _fill(folder: str, subset: Subset, threads: int, reader: Source, hosts: int)
                 file.write(rest)
                 found.append(file.tell())
     np.array(found, np.int64).tofile(ends)
-    for path in (pixels, records, ends):
-        # The files must survive a loss of power, as the name of their folder may do.
-        with open(path, "r+b") as whole:
-            os.fsync(whole.fileno())
+    # The files must survive a loss of power, as the name of their folder may do.
+    storage.sync(pixels, records, ends)
 
 
 def _piece_decoder(subset: Subset, path: str) -> Callable[[tuple[int, Piece]], Piece]:

@@ -5,19 +5,21 @@ A record is whole if the reader's own functions can parse and decode it.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.index import read_shard_index
-from imageshards.tfrecord import Record
+from imageshards.tfrecord import RecordError
+from trainer.dataset.source import RecordSource
 from trainer.dataset.spec import DatasetSpec, ModelInputs
 from trainer.dataset.subset import Subset
 from trainer.reader.broken_records import BrokenRecord
-from trainer.reader.pieces import PieceReader
 from trainer.reader.plan import Array
 
 if TYPE_CHECKING:
@@ -35,18 +37,17 @@ def find_unreadable(
     `records` are numbers within the split. The check parses `inputs` in addition to the label.
     Damaged records are skipped, because the reader replaces them by empty records.
     """
-    reader, pieces = PieceReader(subset), subset.pieces
-    check = make_check(subset.dataset, inputs)
-    numbers = np.unique(records)
-    of_record = np.searchsorted(pieces.first, numbers, side="right") - 1
-    for piece in np.unique(of_record).tolist():
-        path = subset.split.shards[int(pieces.shard[piece])].path
-        places = reader.places(piece)
-        for number in numbers[of_record == piece].tolist():
-            one = places[number - int(pieces.first[piece])]
-            if isinstance(one, Record) and (reason := check(one.payload)):
-                return BrokenRecord(path, one.number, number, one.offset_bytes, reason)
-    return None
+    source, check = RecordSource(subset.dataset, subset.split), make_check(subset.dataset, inputs)
+
+    def examined(number: int) -> BrokenRecord | None:
+        with contextlib.suppress(RecordError, FileNotFoundError):
+            path, record = source.stored(number)
+            if reason := check(record.payload):
+                return BrokenRecord(path, record.number, number, record.offset_bytes, reason)
+        return None
+
+    found = storage.map_concurrently(examined, np.unique(records).tolist())
+    return next(filter(None, found), None)
 
 
 def explain(
@@ -72,8 +73,7 @@ def explain(
         import pyarrow as pa
 
         # The key is only in the index, at the number of the record within its shard.
-        number = [shard.path for shard in subset.split.shards].index(found.path)
-        shard = dataset.manifest.splits[subset.split.name].shards[number]
+        shard = subset.split.shards[subset.split.paths.index(found.path)]
         index = read_shard_index(dataset.data, shard, pa.schema([("key", pa.string())]))
         key = str(index["key"][found.number])
         remedy = (

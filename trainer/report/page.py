@@ -355,7 +355,7 @@ def look_up(subset: Subset, records: Collection[int]) -> dict[int, Source]:
             small = thumbnail(encoded, THUMB_PX) if isinstance(encoded, bytes) else None
             shard = bisect_right(split.starts, place) - 1
             found[place] = Source(
-                os.path.basename(split.shards[shard].path),
+                os.path.basename(split.paths[shard]),
                 place - split.starts[shard],
                 filename.decode("utf-8", "replace") if isinstance(filename, bytes) else "",
                 small and draw_boxes(small, record_boxes(record)),

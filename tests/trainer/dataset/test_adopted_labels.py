@@ -14,8 +14,6 @@ from tests.support.trainer_data import make_dataset
 from trainer.dataset.manifest import load_manifest
 from trainer.reader.unreadable import find_unreadable
 
-pytest.importorskip("tensorflow")
-
 COLUMNS = AdoptOptions(feature_map={"label": ("cat", "big dog")})
 LABELS = [(0, 0), (1, 0), (0, 1), (1, 1)]
 

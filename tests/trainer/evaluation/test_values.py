@@ -2,9 +2,6 @@ import numpy as np
 import pytest
 
 from tests.support.evaluations import evaluation_of
-
-pytest.importorskip("tensorflow")
-
 from trainer.evaluation.kinds import ValuesEvaluation
 
 
