@@ -339,11 +339,6 @@ def describe_scale(mean_std: MeanStd) -> str:
     return f"mean {mean} and deviation {std} in training"
 
 
-def shown_size(size: tuple[int, int] | None) -> str:
-    """Returns the size of a picture, for people."""
-    return "of any size" if size is None else f"{size[0]} x {size[1]} pixels"
-
-
 def value_names(column: str, shape: tuple[int, ...]) -> tuple[str, ...]:
     """Returns the names of a column's values: `price`, or `box[0]`, `box[1]`, … for a list."""
     return tuple(f"{column}[{i}]" for i in range(math.prod(shape))) if shape else (column,)

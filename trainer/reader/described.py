@@ -25,7 +25,6 @@ from trainer.dataset.spec import (
     ReadOptions,
     Split,
     described_target,
-    shown_size,
 )
 from trainer.dataset.subset import Subset, refuse_missing_inputs, select
 from trainer.imports import CHANNELS_LAST, CHANNELS_REMEDY
@@ -58,13 +57,12 @@ class DescribedSplit:
         subset, inputs = self.subset, self.model_inputs
         shown = [counted(self.num_records, "record")]
         shown += [counted(len(subset.classes), "class")] if subset.classes else []
-        facts = {}
         if not subset.classes or subset.dataset.outputs:
-            facts["target"] = described_target(subset.dataset)
-        facts |= {"batch size": f"{self.batch_size:,}", "pictures": shown_size(inputs.size)}
+            shown.append(f"target {described_target(subset.dataset)}")
+        height_px, width_px = inputs.size
+        shown += [f"batch size {self.batch_size:,}", f"pictures {height_px} x {width_px} pixels"]
         if len(inputs.names) > 1:
-            facts["further inputs"] = ", ".join(inputs.names[1:])
-        shown += [f"{name} {value}" for name, value in facts.items()]
+            shown.append(f"further inputs {', '.join(inputs.names[1:])}")
         where = f"{subset.dataset.data!r} {subset.split.name}"
         return f"<imageshards {type(self).__name__} {where}: {', '.join(shown)}>"
 

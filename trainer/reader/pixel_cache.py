@@ -99,9 +99,7 @@ class _Mapped:
         }  # fmt: skip
 
 
-def decode_once(
-    subset: Subset, read_options: ReadOptions, reader: Source, hosts: int = 1
-) -> PixelCache:
+def decode_once(subset: Subset, read_options: ReadOptions, reader: Source) -> PixelCache:
     """Decodes the whole split into a folder below `read_options.cache_folder`, unless it is there.
 
     All pictures have one size. One of the processes that share the folder decodes, while all
@@ -111,7 +109,6 @@ def decode_once(
         subset: A subset of the split.
         read_options: The number of threads that decode, and the folder for caches.
         reader: Reads the shards.
-        hosts: Number of hosts that train together.
     """
     if read_options.cache_folder is None:
         raise UserError(
@@ -128,7 +125,7 @@ def decode_once(
             os.makedirs(os.path.dirname(folder), exist_ok=True)
             with _held(folder):
                 if not os.path.isdir(folder):
-                    _fill(f"{folder}.part", subset, read_options.threads, reader, hosts)
+                    _fill(f"{folder}.part", subset, read_options.threads, reader)
                     os.rename(f"{folder}.part", folder)
         return PixelCache(folder, subset)
     # A ValueError: the file of pixels is too short to be mapped.
@@ -159,7 +156,7 @@ def _held(folder: str) -> Iterator[None]:
         yield
 
 
-def _fill(folder: str, subset: Subset, threads: int, reader: Source, hosts: int) -> None:
+def _fill(folder: str, subset: Subset, threads: int, reader: Source) -> None:
     """Decodes all pictures into files of a new `folder`; raises OSError if the disk is too full."""
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
@@ -168,9 +165,8 @@ def _fill(folder: str, subset: Subset, threads: int, reader: Source, hosts: int)
     num_bytes, free = (count + 1) * math.prod(_row_shape(subset)), shutil.disk_usage(folder).free
     if num_bytes > free:
         raise OSError(f"{num_bytes / 1e9:.2f} GB are needed, {free / 1e9:.2f} GB are free")
-    each = ", on each host that has a --cache_folder of its own" * (hosts > 1)
-    what = f"{counted(count, 'picture')} of {subset.split.name}"
-    print(f"decoding {what} ({num_bytes / 1e9:.2f} GB{each}) to {folder}", file=sys.stderr)
+    what = f"{counted(count, 'picture')} of {subset.split.name} ({num_bytes / 1e9:.2f} GB)"
+    print(f"decoding {what} to {folder}", file=sys.stderr)
     with open(pixels, "wb") as file:
         file.truncate(num_bytes)  # the last row stays black
     found: list[int] = []

@@ -91,10 +91,10 @@ def test_cached_evaluation_equals_the_evaluation_of_jpegs(subset, options, slice
 def test_a_cache_is_used_again_by_any_reader(subset, options, capfd):
     readers = [_CountingReader(subset) for _ in range(3)]
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        list(pool.map(lambda reader: decode_once(subset, options, reader, hosts=2), readers))
+        list(pool.map(lambda reader: decode_once(subset, options, reader), readers))
     assert sorted(piece for one in readers for piece in one.pieces) == list(range(len(SHARDS)))
     said = capfd.readouterr().err
-    assert said.count("decoding 13 pictures of train (0.00 GB, on each host that has a") == 1
+    assert said.count("decoding 13 pictures of train (0.00 GB) to ") == 1
     decode_once(choose(subset.dataset, ["bee"], ["age>=1"]), options, readers[0])
     assert not capfd.readouterr().err
 
