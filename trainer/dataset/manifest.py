@@ -28,7 +28,7 @@ _EXACT_SIZE_MODES = ("crop", "stretch", "pad", "exact")
 
 
 def find_split(
-    dataset: DatasetSpec, argument: str, name: str | None, usual: Sequence[str] = ()
+    dataset: DatasetSpec, argument: str, name: str | None, usual: Sequence[str]
 ) -> Split | None:
     """Returns the split `name`, or by another usual word for it; None if it has no records.
 

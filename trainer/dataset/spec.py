@@ -51,11 +51,6 @@ class Split:
         return sum(shard.num_records for shard in self.shards)
 
     @property
-    def num_bytes(self) -> int:
-        """Size of all shards in bytes."""
-        return sum(shard.num_bytes for shard in self.shards)
-
-    @property
     def starts(self) -> tuple[int, ...]:
         """The number of each shard's first record within the split."""
         counts = (shard.num_records for shard in self.shards)
