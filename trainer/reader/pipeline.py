@@ -135,7 +135,7 @@ def _batches(
     source: Source = PieceReader(subset)
     cache = None
     if options.cache == "pixels":
-        source = cache = decode_once(subset, options, source)
+        source = cache = decode_once(subset, options, source, slices.hosts)
     on_damage = _on_damage(data, broken)
     records = record_batches(order, source, data.batch_size, slices, start_step, on_damage)
     share = data.batch_size // (slices.hosts * slices.replicas)

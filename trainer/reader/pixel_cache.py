@@ -7,19 +7,19 @@ The folder of a cache holds three files:
   JSON;
 - `ends`: int64 for each record, the offset of its end in `records`; negative for a damaged record.
 
-The name of the folder ends in `.part` until all files are whole. A process that is killed before
-leaves this folder behind, and the next one begins again.
+The name of the folder ends in `.part` until all files are whole. Records are decoded in order, and
+every record that `ends` lists survives a crash of the process or the machine.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import itertools
 import json
 import math
 import mmap
 import os
+import resource
 import shutil
 import sys
 import time
@@ -30,10 +30,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.example import without_feature
 from imageshards.progress import ProgressLine, rate_line
+from imageshards.storage.concurrency import map_concurrently
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError
 from trainer.augment.decode import Rows, batch_pictures
@@ -45,6 +45,8 @@ from trainer.reader.unreadable import explain
 
 # Decoding a whole piece may take too much memory: the pixels of many small files are much larger.
 _DECODED_AT_ONCE = 64
+# Progress is written to disk after this many pieces.
+_SAFE_PIECES = 64
 _WAIT_SEC = 0.5
 
 
@@ -90,8 +92,22 @@ class _Mapped:
     """
 
     def __init__(self, path: str, *shape: int) -> None:
+        num_bytes = math.prod(shape)
         with open(path, "rb") as file:
-            self._mapping = mmap.mmap(file.fileno(), math.prod(shape), access=mmap.ACCESS_READ)
+            try:
+                self._mapping = mmap.mmap(file.fileno(), num_bytes, access=mmap.ACCESS_READ)
+            # A ValueError: the file is shorter.
+            except (OSError, ValueError) as e:
+                limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+                allowed = "unlimited" if limit < 0 else f"limited to {limit / 1e9:.2f} GB"
+                raise UserError(
+                    argument="cache",
+                    received=f"'pixels', but {path!r} of {num_bytes / 1e9:.2f} GB cannot be mapped "
+                    f"({e}; the address space of this process is {allowed})",
+                    expected="more address space (ulimit -v unlimited), another "
+                    + Arg("cache_folder")
+                    + (", or " + Arg("cache", "none")),
+                ) from e
         address = np.frombuffer(self._mapping, np.uint8).ctypes.data
         # DLPack refuses read-only arrays, so False calls this one writable. Nothing writes to it.
         self.__array_interface__ = {
@@ -99,7 +115,9 @@ class _Mapped:
         }  # fmt: skip
 
 
-def decode_once(subset: Subset, read_options: ReadOptions, reader: Source) -> PixelCache:
+def decode_once(
+    subset: Subset, read_options: ReadOptions, reader: Source, hosts: int = 1
+) -> PixelCache:
     """Decodes the whole split into a folder below `read_options.cache_folder`, unless it is there.
 
     All pictures have one size. One of the processes that share the folder decodes, while all
@@ -109,6 +127,7 @@ def decode_once(subset: Subset, read_options: ReadOptions, reader: Source) -> Pi
         subset: A subset of the split.
         read_options: The number of threads that decode, and the folder for caches.
         reader: Reads the shards.
+        hosts: Number of hosts that train together.
     """
     if read_options.cache_folder is None:
         raise UserError(
@@ -122,18 +141,17 @@ def decode_once(subset: Subset, read_options: ReadOptions, reader: Source) -> Pi
     folder = os.path.join(read_options.cache_folder, of_set, name)
     try:
         if not os.path.isdir(folder):
-            os.makedirs(os.path.dirname(folder), exist_ok=True)
+            os.makedirs(f"{folder}.part", exist_ok=True)
             with _held(folder):
                 if not os.path.isdir(folder):
-                    _fill(f"{folder}.part", subset, read_options.threads, reader)
+                    _fill(f"{folder}.part", subset, read_options.threads, reader, hosts)
                     os.rename(f"{folder}.part", folder)
         return PixelCache(folder, subset)
-    # A ValueError: the file of pixels is too short to be mapped.
-    except (OSError, ValueError) as e:
+    except OSError as e:
         raise UserError(
             argument="cache",
             received=f"'pixels', but {folder!r} cannot be used ({e})",
-            expected="a writable folder with enough room, and address space (ulimit -v) to map it",
+            expected="a writable folder with enough room",
             remedy="name another " + Arg("cache_folder") + ", or use " + Arg("cache", "none"),
         ) from e
 
@@ -156,39 +174,69 @@ def _held(folder: str) -> Iterator[None]:
         yield
 
 
-def _fill(folder: str, subset: Subset, threads: int, reader: Source) -> None:
-    """Decodes all pictures into files of a new `folder`; raises OSError if the disk is too full."""
-    shutil.rmtree(folder, ignore_errors=True)
-    os.makedirs(folder)
-    pixels, records, ends = (os.path.join(folder, name) for name in ("pixels", "records", "ends"))
-    count, pieces = subset.split.num_records, range(len(subset.pieces))
-    num_bytes, free = (count + 1) * math.prod(_row_shape(subset)), shutil.disk_usage(folder).free
-    if num_bytes > free:
-        raise OSError(f"{num_bytes / 1e9:.2f} GB are needed, {free / 1e9:.2f} GB are free")
-    what = f"{counted(count, 'picture')} of {subset.split.name} ({num_bytes / 1e9:.2f} GB)"
-    print(f"decoding {what} to {folder}", file=sys.stderr)
-    with open(pixels, "wb") as file:
-        file.truncate(num_bytes)  # the last row stays black
-    found: list[int] = []
-    begun = time.monotonic()
-    read = enumerate(storage.map_concurrently(reader.read, pieces, READ_AHEAD_THREADS))
-    decoded = storage.map_concurrently(_piece_decoder(subset, pixels), read, threads)
+def _fill(folder: str, subset: Subset, threads: int, reader: Source, hosts: int) -> None:
+    """Decodes the pictures that `folder` lacks; raises OSError if the disk is too full."""
+    count, first = subset.split.num_records, subset.pieces.first
+    num_bytes = (count + 1) * math.prod(_row_shape(subset))
+    with contextlib.ExitStack() as stack:
+        pixels, records, ends = (
+            stack.enter_context(open(os.path.join(folder, name), mode))
+            for name, mode in (("pixels", "ab"), ("records", "ab"), ("ends", "ab+"))
+        )
+        # A file that was extended has holes, so only its blocks (of 512 bytes) take space.
+        needed = num_bytes - os.fstat(pixels.fileno()).st_blocks * 512
+        free = shutil.disk_usage(folder).free
+        if needed > free:
+            raise OSError(f"{needed / 1e9:.2f} GB are needed, {free / 1e9:.2f} GB are free")
+        ends.seek(0)
+        held = ends.read()
+        # A killed process may have left half a number, and more records than `ends` lists.
+        known = np.frombuffer(held[: len(held) // 8 * 8], np.int64)
+        end, done = (abs(int(known[-1])) if len(known) else 0), len(known)
+        pixels.truncate(num_bytes)  # extends the file at first; the last row stays black
+        records.truncate(end)
+        ends.truncate(8 * done)
+        # Decoding may take hours, so a mapping that the system refuses must fail before. The
+        # mapping lasts, so that decoding leaves as much of a limited address space.
+        reserved = _Mapped(pixels.name, num_bytes)
+        each = ", on each host that has a --cache_folder of its own" * (hosts > 1)
+        what = f"{counted(count, 'picture')} of {subset.split.name}"
+        print(f"decoding {what} ({num_bytes / 1e9:.2f} GB{each}) to {folder}", file=sys.stderr)
+        waiting: list[int] = []
 
-    def line() -> str:
-        seconds = time.monotonic() - begun
-        return "decoded " + rate_line(len(found), count, "pictures", seconds, 0)
+        def save() -> None:
+            # `ends` is written last, so it lists only records that survive a loss of power.
+            records.flush()
+            os.fsync(pixels.fileno())
+            os.fsync(records.fileno())
+            ends.write(np.array(waiting, np.int64).tobytes())
+            ends.flush()
+            os.fsync(ends.fileno())
+            waiting.clear()
 
-    with open(records, "wb") as file, ProgressLine(line):
-        for rest in itertools.chain.from_iterable(decoded):
-            if isinstance(rest, RecordError):
-                file.write(json.dumps(rest.args[:4]).encode())
-                found.append(-file.tell())  # the sign marks a damaged record
-            else:
-                file.write(rest)
-                found.append(file.tell())
-    np.array(found, np.int64).tofile(ends)
-    # The files must survive a loss of power, as the name of their folder may do.
-    storage.sync(pixels, records, ends)
+        begun, before = time.monotonic(), done
+        todo = range(int(np.searchsorted(first, done)), len(first))
+        decode = _piece_decoder(subset, os.path.join(folder, "pixels"))
+        pieces = zip(todo, map_concurrently(reader.read, todo, READ_AHEAD_THREADS), strict=True)
+
+        def line() -> str:
+            seconds = time.monotonic() - begun
+            return "decoded " + rate_line(done, count, "pictures", seconds, before)
+
+        with ProgressLine(line):
+            for piece, rests in zip(todo, map_concurrently(decode, pieces, threads), strict=True):
+                for rest in rests:
+                    if isinstance(rest, RecordError):
+                        end += records.write(json.dumps(rest.args[:4]).encode())
+                        waiting.append(-end)  # the sign marks a damaged record
+                    else:
+                        end += records.write(rest)
+                        waiting.append(end)
+                done += len(rests)
+                if piece % _SAFE_PIECES == 0:
+                    save()
+            save()
+        del reserved
 
 
 def _piece_decoder(subset: Subset, path: str) -> Callable[[tuple[int, Piece]], Piece]:

@@ -27,6 +27,7 @@ from trainer.config import ReadConfig
 from trainer.dataset.batch import ReplicaSlices
 from trainer.dataset.open import wanted_inputs
 from trainer.dataset.spec import ModelInputs, ReadOptions
+from trainer.reader import pixel_cache
 from trainer.reader.described import EvaluationData
 from trainer.reader.pieces import PieceReader
 from trainer.reader.pixel_cache import PixelCache, decode_once
@@ -91,20 +92,25 @@ def test_cached_evaluation_equals_the_evaluation_of_jpegs(subset, options, slice
 def test_a_cache_is_used_again_by_any_reader(subset, options, capfd):
     readers = [_CountingReader(subset) for _ in range(3)]
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        list(pool.map(lambda reader: decode_once(subset, options, reader), readers))
+        list(pool.map(lambda reader: decode_once(subset, options, reader, hosts=2), readers))
     assert sorted(piece for one in readers for piece in one.pieces) == list(range(len(SHARDS)))
     said = capfd.readouterr().err
-    assert said.count("decoding 13 pictures of train (0.00 GB) to ") == 1
+    assert said.count("decoding 13 pictures of train (0.00 GB, on each host that has a") == 1
     decode_once(choose(subset.dataset, ["bee"], ["age>=1"]), options, readers[0])
     assert not capfd.readouterr().err
 
 
-def test_killed_decoding_begins_again(subset, options):
+def test_killed_decoding_continues_where_it_stopped(subset, options, monkeypatch):
+    monkeypatch.setattr(pixel_cache, "_SAFE_PIECES", 2)
     with pytest.raises(KeyboardInterrupt):
         decode_once(subset, options, _CountingReader(subset, fails_at=4))
-    assert [*pathlib.Path(options.cache_folder or "").glob("*/*.part")]
-    decode_once(subset, options, again := _CountingReader(subset))
-    assert sorted(again.pieces) == [*range(len(SHARDS))]
+    (part,) = pathlib.Path(options.cache_folder or "").glob("*/*.part")
+    for name in ("records", "ends"):  # a write that was cut off
+        with open(part / name, "ab") as file:
+            file.write(b"torn")
+    again = _CountingReader(subset)
+    decode_once(subset, options, again)
+    assert again.pieces == [3, 4]
     assert_same(_batches(subset, options), _batches(subset, ReadOptions(2)))
 
 
@@ -128,10 +134,6 @@ def test_the_cache_names_an_undecodable_picture_and_continues_later(subset, opti
         _batches(subset, options)
     write_records(path, whole)
     assert_same(_batches(subset, options), _batches(subset, ReadOptions(2)))
-    (pixels,) = pathlib.Path(options.cache_folder or "").glob("*/*/pixels")
-    os.truncate(pixels, 100)
-    with refused("cache", "cannot be used"):
-        _batches(subset, options)
 
 
 def test_a_full_disk_or_varying_sizes_are_refused_before_decoding(subset, options, monkeypatch):
@@ -167,6 +169,30 @@ def test_a_cache_larger_than_the_memory_is_mapped_without_the_right_to_write(sub
     assert corner.numpy().ravel().tolist() == [0, 0, 7]
     mapped = pathlib.Path("/proc/self/maps").read_text().splitlines()
     assert [line.split()[1] for line in mapped if str(tmp_path) in line] == ["r--s"]
+
+
+def test_a_limit_on_the_address_space_is_named_before_decoding(tmp_path):
+    code = """if True:
+        import dataclasses, pathlib, resource, sys
+        import tests.support.reader_sets as sets
+        from trainer.dataset.spec import ReadOptions
+        from trainer.reader.pixel_cache import decode_once
+
+        subset = sets.choose(sets.make_set(pathlib.Path(sys.argv[1]), [[0, 1]]))
+        image = dataclasses.replace(subset.dataset.image, size=(8192, 8192))
+        dataset = dataclasses.replace(subset.dataset, image=image)
+        subset = dataclasses.replace(subset, dataset=dataset)
+        pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + 300_000_000
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        decode_once(subset, ReadOptions(2, "pixels", sys.argv[1]), None)  # nothing may read
+    """
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    env = os.environ | {"PYTHONPATH": "."}
+    found = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
+    said = found.stderr.splitlines()[-1]
+    assert "UserError: cache received 'pixels'" in said and "ulimit -v unlimited" in said, said
+    assert "pixels' of 0.60 GB" in said and "process is limited to " in said, said
 
 
 def test_cached_pictures_are_not_copied_into_memory(tmp_path):
