@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from trainer.evaluate import evaluate as evaluate
     from trainer.export import export as export
     from trainer.predict import predict as predict
-    from trainer.reader.batches import EvaluationData as EvaluationData
     from trainer.reader.batches import TrainingData as TrainingData
+    from trainer.reader.described import EvaluationData as EvaluationData
     from trainer.strengths import Augment as Augment
     from trainer.training.callbacks import MetricsFile as MetricsFile
     from trainer.training.callbacks import WaitingTime as WaitingTime
@@ -73,7 +73,8 @@ _HOMES = {
     "trainer.evaluate": ["evaluate"],
     "trainer.export": ["export"],
     "trainer.predict": ["predict"],
-    "trainer.reader.batches": ["EvaluationData", "TrainingData"],
+    "trainer.reader.batches": ["TrainingData"],
+    "trainer.reader.described": ["EvaluationData"],
     "trainer.api": ["Data", "open"],
     "trainer.strengths": ["Augment"],
     "trainer.training.callbacks": ["MetricsFile", "WaitingTime"],

@@ -151,12 +151,26 @@ def read_record(path: str, number: int, begin: int, end: int) -> Record:
         RecordError: The record is damaged.
         OSError: The file cannot be read.
     """
-    data = storage.read_range(path, begin, end)
-    found = next(scan_records(io.BytesIO(data), path), None)
-    if found is None or isinstance(found, RecordError):
-        reason = found.reason if found else "the file ends before it"
-        raise RecordError(path, number, begin, reason)
-    return found._replace(number=number, offset_bytes=begin)
+    return record_in(storage.read_range(path, begin, end), path, number, begin, end - begin)
+
+
+def record_in(data: bytes, path: str, number: int, begin: int, num_bytes: int) -> Record:
+    """Returns the record that takes `num_bytes` of a file from `begin` on; `data` are these bytes.
+
+    Raises:
+        RecordError: The record is damaged, empty, or of another length than the index says.
+    """
+    reason = "the file is missing, or ends before it"
+    if (found := next(scan_records(io.BytesIO(data), path), None)) is not None:
+        if isinstance(found, RecordError):
+            reason = found.reason
+        elif not found.payload:
+            reason = "it is empty"
+        elif found.next_offset_bytes == num_bytes:
+            return found._replace(number=number, offset_bytes=begin)
+        else:
+            reason = f"it has another length than the {num_bytes} bytes that the index says"
+    raise RecordError(path, number, begin, reason)
 
 
 def split_records(data: bytes) -> list[bytes] | None:

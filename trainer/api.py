@@ -22,20 +22,23 @@ from typing import TYPE_CHECKING, Any
 
 from imageshards.errors import Arg, UserError, names_arguments
 from imageshards.index import read_index
+from imageshards.manifest import VALIDATION_NAMES, find_split
 from imageshards.storage import place
 from imageshards.text import counted
 from trainer.augment.augmentation import AugmentFunction
 from trainer.config import ReadConfig, parse_image_size
-from trainer.dataset.manifest import check_shards, find_split, validation_split
-from trainer.dataset.open import check_sides, open_dataset, wanted_inputs
+from trainer.dataset.manifest import check_shards, load_manifest, needed_split
+from trainer.dataset.open import check_sides, wanted_inputs
 from trainer.dataset.spec import (
+    BOXES,
     IMAGE_INPUT,
     OWN_LABEL,
     DatasetSpec,
     FeatureSpec,
 )
 from trainer.dataset.target import with_sample_weight, with_targets
-from trainer.reader.batches import EvaluationData, TrainingData, evaluation_data, training_data
+from trainer.reader.batches import TrainingData, training_data
+from trainer.reader.described import EvaluationData, evaluation_data
 from trainer.strengths import NONE, Augment
 
 if TYPE_CHECKING:
@@ -71,14 +74,12 @@ def open(
         skip_broken=skip_broken,
         records_root=None if records_root is None else place("records_root", records_root),
     )
-    return Data(config, open_dataset(config))
+    return Data(config, load_manifest(config.data, config.records_root))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Data:
     """A dataset that `ims.open` has opened.
-
-    A notebook shows the records of each split, the classes with counts, and pictures.
 
     Attributes:
         config: The options with which the dataset was opened.
@@ -93,11 +94,6 @@ class Data:
         return (
             f"<imageshards {self.config.data!r}: {splits}; {counted(len(self.classes), 'class')}>"
         )
-
-    def _repr_html_(self) -> str:
-        from trainer.dataset.notebook import html_of
-
-        return html_of(self.config.data, self.dataset)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -149,7 +145,7 @@ class Data:
         """
         from trainer.dataset.source import RecordSource
 
-        found = find_split(self.dataset, "split", split)
+        found = self.dataset.splits[find_split(split, self.dataset.splits, "split")]
         check_shards(self.dataset, [found])
         return RecordSource(
             self.dataset, found, None if features is None else _listed("features", features), decode
@@ -223,27 +219,11 @@ class Data:
         Raises:
             UserError: An argument is wrong, or does not fit the dataset.
         """
-        is_function = callable(augment) and not isinstance(augment, type)
-        if not isinstance(augment, str | Augment) and not is_function:
-            raise UserError(
-                argument="augment",
-                received=repr(augment),
-                expected="'none', 'light', 'strong', ims.Augment(…), or a function (images, "
-                "labels, seeds) -> (images, labels)",
-            )
-        if augment_on == "auto":
-            raise UserError(argument="augment_on", received="'auto'", expected="'host' or 'device'")
-        if augment_on == "device" and callable(augment):
-            raise UserError(
-                argument="augment_on",
-                received="'device' with a function, which runs on the host",
-                expected="'host'",
-                remedy="leave " + Arg("augment_on") + " out",
-            )
+        function = _function_of(augment, augment_on)
         config = with_arguments(
             self.config, batch_size=batch_size, image_size=image_size, seed=seed,
             # A function replaces the built-in augmentation, so the configuration says "none".
-            augment=NONE if callable(augment) else augment, augment_on=augment_on,
+            augment=NONE if function is not None else augment, augment_on=augment_on,
             train_split=split, target_kind=target_kind, sample_weight=sample_weight,
             classes=classes, where=where, balance=balance, inputs=inputs,
             min_box_visibility=min_box_visibility, sequence_length=sequence_length, cache=cache,
@@ -252,18 +232,17 @@ class Data:
         dataset = self._with_targets(target, target_kind)
         described = training_data(config, dataset, wanted_inputs(config, dataset))
         described.check_pairs(1)
-        boxes = described.model_inputs.boxes
-        if callable(augment):
-            # The sides were checked for the augmentation "none".
-            check_sides(described.model_inputs, augment)
-            if boxes is not None and boxes.is_input:
-                raise UserError(
-                    argument="augment",
-                    received="a function with the input bounding_boxes, which it does not get",
-                    expected="'none', 'light' or 'strong', or " + Arg("target", "bounding_boxes"),
-                )
-            return dataclasses.replace(described, augment=augment)
-        return described
+        if function is None:
+            return described
+        # The sides were checked for the augmentation "none".
+        check_sides(described.model_inputs, function)
+        if BOXES in described.model_inputs.names:
+            raise UserError(
+                argument="augment",
+                received="a function with the input bounding_boxes, which it does not get",
+                expected="'none', 'light' or 'strong', or " + Arg("target", "bounding_boxes"),
+            )
+        return dataclasses.replace(described, augment=function)
 
     @names_arguments(data="path", validation_split="split")
     def evaluation(
@@ -306,14 +285,7 @@ class Data:
             min_box_visibility=min_box_visibility, sequence_length=sequence_length, cache=cache,
             cache_folder=cache_folder, threads=threads,
         )  # fmt: skip
-        found = validation_split(self.dataset, None if split == "none" else split)
-        if found is None:
-            raise UserError(
-                argument="split",
-                received=f"{split!r}, and {config.data!r} has no split with records that is called "
-                "validation, val or valid",
-                expected=f"one of {', '.join(self.splits)}",
-            )
+        found = needed_split(self.dataset, "split", split, VALIDATION_NAMES)
         dataset = self._with_targets(target, target_kind)
         dataset = with_sample_weight(dataset, sample_weight)
         return evaluation_data(config, dataset, found, wanted_inputs(config, dataset))
@@ -322,6 +294,21 @@ class Data:
         if target is not None and not isinstance(target, str):
             target = _listed("target", target)
         return with_targets(self.dataset, target, target_kind)
+
+
+def _function_of(augment: str | Augment | AugmentFunction, place: str) -> AugmentFunction | None:
+    """Returns the function that augments, if any; refuses a `place` where it cannot run."""
+    function = augment if callable(augment) and not isinstance(augment, type) else None
+    if place == "auto":
+        raise UserError(argument="augment_on", received="'auto'", expected="'host' or 'device'")
+    if place == "device" and function is not None:
+        raise UserError(
+            argument="augment_on",
+            received="'device' with a function, which runs on the host",
+            expected="'host'",
+            remedy="leave " + Arg("augment_on") + " out",
+        )
+    return function
 
 
 def with_arguments(config: ReadConfig, **values: Any) -> ReadConfig:

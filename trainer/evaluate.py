@@ -28,14 +28,15 @@ from trainer.commands import (
     run,
 )
 from trainer.config import OptimizerConfig, ReadConfig, RunConfig, refuse_uneven
-from trainer.dataset.open import open_dataset, several_datasets
+from trainer.dataset.manifest import load_manifest
+from trainer.dataset.open import several_datasets
 from trainer.dataset.spec import ModelCard
 from trainer.dataset.subset import class_ids
 from trainer.evaluation.data import check_fits, data_of_model
-from trainer.evaluation.evaluation import finite, plain
+from trainer.evaluation.evaluation import Evaluation, finite, plain
 from trainer.imports import callers_settings, quiet_import
-from trainer.reader.batches import EvaluationData
 from trainer.reader.broken_records import BrokenRecord, BrokenRecords
+from trainer.reader.described import EvaluationData
 from trainer.serving.model_file import SavedModel, find_model
 
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ _EPILOG = (
     "target), model, step, data, split, batch_size, replicas, eval_crop, seconds, classes, target "
     "(class, labels or values), outputs (figures of each class, label or value; a label is "
     "predicted from a probability of 0.5), and estimate (a sentence if figures are estimates, "
-    "else null). Above 33,554,432 records times labels, average precision comes from every n-th "
-    "record. Every record counts exactly once for any --batch_size and --replicas."
+    "else null). Every record counts exactly once for any --batch_size and --replicas; above "
+    "67,108,864 records times labels or values, every n-th record is measured."
 )
 
 
@@ -194,26 +195,14 @@ def evaluate(
         UserError: The model or dataset does not exist, both do not fit, an argument is wrong, or
             records are damaged.
     """
-    # `_refuse` looks at the arguments that the caller gave, so defaults are left out.
-    of_data = _given(
+    # Arguments are refused beside others only if the caller gave them, so defaults are left out.
+    given = _given(
         split=split, batch_size=batch_size, eval_crop=eval_crop, classes=classes,
         where=where or None, threads=threads, records_root=records_root,
     )  # fmt: skip
     if not isinstance(model, str | os.PathLike):
-        further = _given(replicas=replicas, report=report, last=last, code=code, trust=trust)
-        return _evaluate_compiled(model, data, of_data | further, skip_broken)
-    options = {name: one for name, one in of_data.items() if name != "split"}
-    options |= _given(skip_broken=skip_broken)
-    described = data if isinstance(data, EvaluationData) else None
-    if isinstance(data, EvaluationData):
-        _refuse(of_data, "an EvaluationData, which was made with all of these")
-    elif isinstance(data, Data):
-        own = _given(records_root=records_root)
-        _refuse(own, "data that is open, and was given it by ims.open")
-        config = with_arguments(data.config, **options)
-    else:
-        config = with_arguments(ReadConfig(storage.place("data", data)), **options)
-    check_option(ReadConfig, "skip_broken", skip_broken or 0)
+        given |= _given(replicas=replicas, report=report, last=last, code=code, trust=trust)
+        return _evaluate_compiled(model, data, given, skip_broken)
     if replicas is not None:
         check_option(RunConfig, "replicas", replicas)
     page = None if report is None else storage.place("report", report)
@@ -221,16 +210,38 @@ def evaluate(
         storage.check_bucket(page, "report")
         check_page_folder("report", page, PAGE_NAME)
     saved = find_model(model, last, code, trust)
-    if described is None:
-        skip_broken = config.skip_broken
-        opened = data.dataset if isinstance(data, Data) else open_dataset(config)
-        described = data_of_model(saved.card, config, opened, split, eval_crop is not None)
-    else:
-        check_fits(described, saved.card)
+    described, broken = _described(saved.card, data, given, skip_broken)
     # Classes are checked before TensorFlow's import, which takes seconds: mistakes show first.
     class_ids(described.subset, saved.card.classes)
-    broken = BrokenRecords(skip_broken or 0, described.subset.dataset)
     return _measured(saved, described, broken, replicas, page)
+
+
+def _described(
+    card: ModelCard,
+    data: str | os.PathLike[str] | Data | EvaluationData,
+    given: dict[str, Any],
+    skip_broken: int | None,
+) -> tuple[EvaluationData, BrokenRecords]:
+    """Returns the pass over `data` for a saved model, and the counter of its damaged records."""
+    if isinstance(data, EvaluationData):
+        _refuse(given, "an EvaluationData, which was made with all of these")
+        check_fits(data, card)
+        return data, _counter(data, skip_broken)
+    split, given = given.pop("split", None), given | _given(skip_broken=skip_broken)
+    if isinstance(data, Data):
+        own = {name: one for name, one in given.items() if name == "records_root"}
+        _refuse(own, "data that is open, and was given it by ims.open")
+        config, dataset = with_arguments(data.config, **given), data.dataset
+    else:
+        config = with_arguments(ReadConfig(storage.place("data", data)), **given)
+        dataset = load_manifest(config.data, config.records_root)
+    described = data_of_model(card, config, dataset, split, "eval_crop" in given)
+    return described, _counter(described, config.skip_broken)
+
+
+def _counter(data: EvaluationData, skip_broken: int | None) -> BrokenRecords:
+    check_option(ReadConfig, "skip_broken", skip_broken or 0)
+    return BrokenRecords(skip_broken or 0, data.subset.dataset)
 
 
 def _given(**arguments: Any) -> dict[str, Any]:
@@ -267,9 +278,7 @@ def _measured(
     devices = shared_strategy(replicas, data.batch_size)
     with devices.scope():
         model = saved.load()
-    started_sec = time.perf_counter()
-    evaluation, figures = None, {}
-    outputs: list[dict[str, str | float | None]] = []
+    started_sec, evaluation = time.perf_counter(), None
     if card.compiled:
         figures = Evaluator(model, devices, data, broken).run(show_progress=True)
     else:
@@ -277,9 +286,6 @@ def _measured(
         stream = EvaluationStream(data, devices, broken)
         evaluation = measure(model, devices, stream, loss, card.classes)
         figures, count = evaluation.figures(), evaluation.num_examples
-        _, head, rows = evaluation.table()
-        names = [name.replace(" ", "_") for name in head]
-        outputs = [dict(zip(names, map(plain, row), strict=True)) for row in rows]
     facts = {
         "model": saved.file,
         "step": card.step,
@@ -296,19 +302,22 @@ def _measured(
         shown = {name: str(value) for name, value in facts.items()}
         shown |= target_fact(card, card.target_mean_std)
         title = f"{saved.file} on {facts['data']}"
-        write_report(
-            page, title=title, facts=shown, history=[], evaluation=evaluation, subset=subset
-        )
+        of_pass: dict[str, Any] = {"history": [], "evaluation": evaluation, "subset": subset}
+        write_report(page, title=title, facts=shown, **of_pass)
     found = Figures({"num_examples": count} | {name: finite(one) for name, one in figures.items()})
-    found.update(
-        **facts,
-        classes=list(subset.classes),
-        target=card.target,
-        outputs=outputs,
-        estimate=evaluation.estimate if evaluation else None,
-    )
+    found |= facts | {"classes": list(subset.classes), "target": card.target} | _outputs(evaluation)
     found.broken = broken.found
     return found
+
+
+def _outputs(evaluation: Evaluation | None) -> dict[str, Any]:
+    """Returns the figures of each output of the model; none for a model that the user compiled."""
+    if evaluation is None:
+        return {"outputs": [], "estimate": None}
+    _, head, rows = evaluation.table()
+    names = [name.replace(" ", "_") for name in head]
+    outputs = [dict(zip(names, map(plain, row), strict=True)) for row in rows]
+    return {"outputs": outputs, "estimate": evaluation.estimate}
 
 
 def _loss_of(card: ModelCard) -> OptimizerConfig:
@@ -345,11 +354,9 @@ def _evaluate_compiled(
             received=f"{type(data).__name__} together with a keras.Model",
             expected="what ims.open(…).evaluation(…) returns",
         )
-    limit, strategy = skip_broken or 0, model.distribute_strategy
-    check_option(ReadConfig, "skip_broken", limit)
+    strategy, broken = model.distribute_strategy, _counter(data, skip_broken)
     refuse_uneven(data.batch_size, strategy.num_replicas_in_sync)
     build_variables(model, strategy, data.dataset().element_spec, weighs=data.weighs)
-    broken = BrokenRecords(limit, data.subset.dataset)
     found = Figures(Evaluator(model, strategy, data, broken).run(show_progress=True))
     found.broken = broken.found
     return found

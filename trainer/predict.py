@@ -47,6 +47,7 @@ class _Options:
     """The options of a prediction."""
 
     # fmt: off
+    json: Annotated[bool, Option("prints one JSON array instead of a table")] = False
     batch_size: Annotated[int, Option("number of files per batch", least=1)] = 32
     top: Annotated[int | None, Option(
         "number of classes shown per file (default: 3). For a model of several labels: shows the N "
@@ -73,9 +74,6 @@ def make_parser() -> Parser:
         f"endings {', '.join(EXTENSIONS)}",
     )
     add_options(parser, ModelOptions)
-    parser.add_argument(
-        "--json", action="store_true", help="prints one JSON array instead of a table"
-    )
     add_options(parser, _Options)
     return parser
 
@@ -87,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     asked = vars(args)
-    path, prints_json = asked.pop("model_path"), asked.pop("json")
+    path, prints_json = asked.pop("model_path"), asked.pop("json", False)
     found = Predictions(path, **asked)
     if found.model.file != path:
         # Standard output is the table or the JSON array alone.
@@ -175,7 +173,7 @@ class Predictions:
         top: int | None = None,
         **options: Any,
     ) -> None:
-        self._options = _Options(batch_size, top)
+        self._options = _Options(batch_size=batch_size, top=top)
         self.model = find_model(model, **options)
         if top is not None and self.model.card.target == "values":
             why = f"{top} for a model of numbers, which has no classes to rank"
@@ -238,16 +236,10 @@ def _pictures_in(path: str) -> list[str] | None:
 def _local_files(folder: str, prefix: int) -> Iterator[str]:
     """Yields the files below a local folder, except for folders that `passed_over` names."""
     for entry in storage.walk(folder, lambda path: not passed_over(path[prefix:])):
+        if entry.error is not None:
+            raise entry.error
         if entry.status is not None:
             yield entry.path
-        elif entry.error is not None:
-            # One unreadable folder should not cost the pictures of the rest.
-            if entry.path == folder or not isinstance(entry.error, PermissionError):
-                raise entry.error
-            print(
-                f"{PROGRAM}: the folder {entry.path!r} may not be listed by this user, and "
-                "its pictures are left out; fix its permissions.", file=sys.stderr,
-            )  # fmt: skip
 
 
 def top(shares: Sequence[float], card: ModelCard, count: int) -> list[dict[str, Any]]:

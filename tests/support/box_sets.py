@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from imageshards.example import decode_example, encode_example
 from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES
 from tests.support.dataset_factory import Dataset
 from tests.support.pictures import saved
@@ -41,24 +40,20 @@ def make_boxes(folder, size=(160, 160), varies=False, crowd=0, each=8, kinds=KIN
     dataset.manifest["features"] |= lists | {"size": {"dtype": "float32", "shape": []}}
     dataset.manifest["image"] |= {"size": [*size], "mode": "shortest" if varies else "crop"}
     boxes: list[Any] = []
-    for name, payloads in dataset.payloads.items():
-        for place, payload in enumerate(payloads):
-            own = (size[0] + 8 * place, size[1] - 5 * place) if varies else size
-            encoded, box = _picture(len(boxes), own)
-            xmin, ymin, xmax, ymax = box
-            kind = kinds[xmax - xmin > ymax - ymin].encode()
-            rows = [(xmin, xmax, ymin, ymax, kind)] if place else []
-            whole = (0.0, 1.0, 0.0, 1.0)
-            rows = [(*whole, b"crowd")] * (crowd * (place == 2)) + rows
-            rows += [(*whole, b"wide")] * (place == 1)
-            names = (*BOX_FEATURES, BOX_CLASS_FEATURE)
-            sides: dict[str, Any] = {side: [row[i] for row in rows] for i, side in enumerate(names)}
-            sides["size"] = [(xmax - xmin) * (ymax - ymin)]
-            changed = decode_example(payload) | {"image/encoded": [encoded]} | sides
-            payloads[place] = encode_example(changed)
-            if name.startswith("train"):
-                boxes.append(box)
-        dataset.write_shard(name)
-    dataset.describe()
-    dataset.save()
-    return folder, boxes
+
+    def features_of(number):
+        place = number % each
+        own = (size[0] + 8 * place, size[1] - 5 * place) if varies else size
+        encoded, box = _picture(number, own)
+        xmin, ymin, xmax, ymax = box
+        kind = kinds[xmax - xmin > ymax - ymin].encode()
+        whole = (0.0, 1.0, 0.0, 1.0)
+        rows: list[Any] = [(*whole, b"crowd")] * (crowd * (place == 2))
+        rows += [(xmin, xmax, ymin, ymax, kind)] * (place > 0) + [(*whole, b"wide")] * (place == 1)
+        names = (*BOX_FEATURES, BOX_CLASS_FEATURE)
+        boxes.append(box)
+        sides: dict[str, Any] = {side: [row[i] for row in rows] for i, side in enumerate(names)}
+        return sides | {"image/encoded": [encoded], "size": [(xmax - xmin) * (ymax - ymin)]}
+
+    dataset.change_records(features_of)
+    return folder, boxes[: 3 * each]

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from trainer.config import OptimizerConfig
+from trainer.evaluation.evaluation import Collector
 from trainer.evaluation.kinds import KINDS
 from trainer.models.optimizer import make_loss
 
@@ -18,6 +19,6 @@ def evaluation_of(kind, label, outputs, *names, record=None) -> Any:
     measured = {"losses": losses} | kind.measure(given[1], given[0])
     arrays = {name: np.asarray(values) for name, values in measured.items()}
     numbers = np.arange(len(arrays["losses"])) if record is None else np.asarray(record)
-    collector = kind.collector(kind, names, len(numbers))
+    collector = Collector(kind, names, len(numbers))
     collector.add(arrays | {"record": numbers, "weight": np.ones(len(numbers))})
     return collector.evaluation()

@@ -63,7 +63,7 @@ def fit(folder: str, replicas: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as copy:
         shutil.copytree(folder, copy, dirs_exist_ok=True)
         some = ims.open(copy).evaluation(batch_size=BATCH_SIZE, image_size=16)
-        paths = [pathlib.Path(shard.path) for shard in some.subset.split.shards]
+        paths = [pathlib.Path(path) for path in some.subset.split.paths]
         places = [(path, record.offset_bytes) for path in paths for record in records_of(path)]
         for path, offset in map(places.__getitem__, BROKEN):
             flip_byte(path, offset + 30)

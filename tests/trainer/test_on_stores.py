@@ -15,10 +15,8 @@ from tests.support.trainer_data import assert_same, make_dataset
 from trainer import predict
 from trainer.__main__ import main
 from trainer.commands import parse_config
-from trainer.reader.batches import EvaluationData, TrainingData, open_data
-
-pytest.importorskip("tensorflow")
-
+from trainer.reader.batches import TrainingData, open_data
+from trainer.reader.described import EvaluationData
 from trainer.serving.predictor import Predictor
 
 Opened = tuple[TrainingData, EvaluationData | None]
@@ -65,7 +63,7 @@ def test_batches_from_a_store_match_the_local_dataset(local, store, tmp_path):
     expected = _opened(local, *flags)
     got = _opened(remote, *flags)
     assert got[0].subset.dataset.fingerprint == expected[0].subset.dataset.fingerprint
-    assert got[0].subset.split.shards[0].path.startswith(remote)
+    assert got[0].subset.split.paths[0].startswith(remote)
     store.clear()
     assert_same(_batches(got), _batches(expected))
     # Ranges are read in place: each piece of a shard, here its only one, once as a pass begins.

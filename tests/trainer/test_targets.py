@@ -17,7 +17,7 @@ from tests.support.runs import metrics
 from tests.support.target_sets import make_targets, read_columns
 from trainer import evaluate
 from trainer.__main__ import main as train
-from trainer.evaluation import kinds
+from trainer.evaluation import evaluation
 
 NUM_MISSING = 8
 WORDS = ("blue", "green", "red")
@@ -67,12 +67,12 @@ def test_labels_are_evaluated_exactly_for_any_batch_and_replicas(trained, tmp_pa
     assert len(page.all("img")) == sum(np.any((logits >= 0) != has, 1))
 
 
-def test_average_precisions_may_be_estimates(trained, tmp_path, monkeypatch, capsys):
+def test_figures_of_a_large_split_are_estimates(trained, tmp_path, monkeypatch, capsys):
     assert ims.evaluate(trained.run, trained.shards)["estimate"] is None
     argv = ("--model_path", trained.run, "--data", trained.shards)
-    monkeypatch.setattr(kinds, "MAX_LOGITS", 32 * 3 - 1)
+    monkeypatch.setattr(evaluation, "MAX_OUTPUTS", 32 * 3 - 1)
     assert evaluate.main([*map(str, (*argv, "--report", tmp_path / "page"))]) == 0
-    said = "Average precisions are estimates, from 16 of 32 records."
+    said = "Figures are estimates: 1 of every 2 records was measured."
     assert f"\n{said}" in capsys.readouterr().out
     assert said in " ".join(Page((tmp_path / "page" / "index.html").read_text("utf-8")).words)
 

@@ -8,13 +8,12 @@ import os
 from collections.abc import Sequence
 
 from imageshards import manifest, storage
-from imageshards.errors import Arg, UserError
+from imageshards.errors import UserError
 from imageshards.jpeg import FORMATS
 from imageshards.manifest import (
     NONE,
     ONE,
     SEVERAL,
-    TRAIN_NAMES,
     VALIDATION_NAMES,
     Image,
     Manifest,
@@ -22,45 +21,52 @@ from imageshards.manifest import (
     shard_path,
 )
 from imageshards.text import counted
-from trainer.dataset.spec import DatasetSpec, FeatureSpec, ImageSpec, Shard, Split
+from trainer.dataset.spec import DatasetSpec, FeatureSpec, ImageSpec, Split
 
 # Resize modes after which every picture has the size in the manifest.
 _EXACT_SIZE_MODES = ("crop", "stretch", "pad", "exact")
 
 
-def train_split(dataset: DatasetSpec, name: str | None) -> Split:
-    """Returns the split `name`, or the first usual one, to train on; refuses an empty split."""
-    split = _find(dataset, "train_split", name, TRAIN_NAMES)
-    if split is None or not split.num_records:
-        names = ", ".join(n for n, s in dataset.splits.items() if s.num_records) or "none"
-        expected = "one called train, or its name by " + Arg("train_split")
-        raise dataset.refused(f"whose splits with records are {names}", expected)
-    return split
+def find_split(
+    dataset: DatasetSpec, argument: str, name: str | None, usual: Sequence[str]
+) -> Split | None:
+    """Returns the split `name`, or by another usual word for it; None if it has no records.
+
+    Without a name it is the first with one of the `usual` names; None if there is none.
+    """
+    if name is None:
+        name = next((one for one in usual if one in dataset.splits), None)
+    if name is None:
+        return None
+    split = dataset.splits[manifest.find_split(name, dataset.splits, argument)]
+    return split if split.num_records else None
+
+
+def needed_split(
+    dataset: DatasetSpec, argument: str, name: str | None, usual: Sequence[str]
+) -> Split:
+    """Returns the split of `find_split`; refuses a split that is absent or without records."""
+    found = find_split(dataset, argument, name, usual)
+    if found is not None:
+        return found
+    filled = ", ".join(n for n, split in dataset.splits.items() if split.num_records) or "none"
+    raise UserError(
+        argument=argument,
+        received=f"{name!r}, and {dataset.data!r} has no such split with records",
+        expected=f"one of {filled} (without a name: {' or '.join(usual)})",
+    )
 
 
 def validation_split(dataset: DatasetSpec, name: str | None) -> Split | None:
     """Returns the split to validate on; None for the name `none`, or if no usual one has data."""
-    if name == "none":
-        return None
-    split = _find(dataset, "validation_split", name, VALIDATION_NAMES)
-    return split if split is not None and split.num_records else None
-
-
-def find_split(dataset: DatasetSpec, argument: str, name: str) -> Split:
-    """Returns the split called `name`, or by another usual word for it."""
-    return dataset.splits[manifest.find_split(name, dataset.splits, argument)]
-
-
-def _find(
-    dataset: DatasetSpec, argument: str, name: str | None, usual: tuple[str, ...]
-) -> Split | None:
-    if name is None:
-        return next((dataset.splits[n] for n in usual if n in dataset.splits), None)
-    return find_split(dataset, argument, name)
+    return (
+        None if name == "none" else find_split(dataset, "validation_split", name, VALIDATION_NAMES)
+    )
 
 
 def load_manifest(data: str, records_root: str | None = None) -> DatasetSpec:
     """Reads `data`/manifest.json; refuses a manifest without the facts that a trainer needs."""
+    storage.check_bucket(data, "data", must_list=False)
     raw = manifest.load_manifest(data, "data", records_root=records_root)
     try:
         return _dataset(data, raw)
@@ -74,27 +80,28 @@ def load_manifest(data: str, records_root: str | None = None) -> DatasetSpec:
 
 def check_shards(dataset: DatasetSpec, splits: Sequence[Split]) -> None:
     """Refuses shards that are missing, or have another size than in the manifest."""
-    shards = [shard for split in splits for shard in split.shards]
-    sizes = storage.map_concurrently(_size_bytes, shards)
-    wrong = [(s, size) for s, size in zip(shards, sizes, strict=True) if size != s.num_bytes]
+    wanted = [shard.num_bytes for split in splits for shard in split.shards]
+    paths = [path for split in splits for path in split.paths]
+    sizes = storage.map_concurrently(_size_bytes, paths)
+    wrong = [one for one in zip(paths, sizes, wanted, strict=True) if one[1] != one[2]]
     if not wrong:
         return
-    shard, size = wrong[0]
+    path, size, expected = wrong[0]
     others = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
     found = "is missing" if size is None else f"has {size} bytes"
-    name = os.path.basename(shard.path)
+    name = os.path.basename(path)
     made = "describe it by imageshards adopt" if dataset.adopted else "build it"
     raise dataset.refused(
         f"whose shard {name}{others} {found}",
-        f"{shard.num_bytes} bytes as in its manifest",
+        f"{expected} bytes as in its manifest",
         f"copy the dataset again, or {made} again",
     )
 
 
-def _size_bytes(shard: Shard) -> int | None:
+def _size_bytes(path: str) -> int | None:
     # A shard that cannot be looked at counts as missing.
     with contextlib.suppress(OSError):
-        found = storage.stat(shard.path)
+        found = storage.stat(path)
         return None if found is None else found.size_bytes
     return None
 
@@ -144,21 +151,21 @@ def _check_adopted(raw: Manifest, hot: Sequence[FeatureSpec], has_label: bool) -
         SEVERAL: has_hot and not has_label,
         NONE: not has_hot and not has_label,
     }
-    if not fits[kind]:
-        raise ValueError(f"adopted says {kind} for its labels, but names other features for them")
-    if any(spec.shape is None for spec in hot):
-        raise ValueError("a feature of 0s and 1s has a variable length")
-    counts = [math.prod(spec.shape or ()) for spec in hot]
-    if hot and sum(counts) != len(raw.classes):
-        raise ValueError(f"{counted(sum(counts), 'feature')} of 0s and 1s are not its classes")
+    bits = sum(math.prod(spec.shape or ()) for spec in hot)
+    if (
+        not fits[kind]
+        or any(spec.shape is None for spec in hot)
+        or hot
+        and bits != len(raw.classes)
+    ):
+        raise ValueError(
+            f"adopted says {kind} for its labels, but its features for them do not fit"
+        )
 
 
 def _split(data: str, name: str, raw: manifest.Split) -> Split:
-    shards = tuple(
-        Shard(shard_path(data, shard.name), shard.num_records, shard.num_bytes, shard.classes)
-        for shard in raw.shards
-    )
-    split = Split(name, shards)
+    paths = [shard_path(data, shard.name) for shard in raw.shards]
+    split = Split(name, raw.shards, paths)
     if split.num_records != raw.num_records:
         raise ValueError(
             f"split {name} counts {counted(raw.num_records, 'record')}, its shards "

@@ -11,13 +11,12 @@ from imageshards import storage
 from imageshards.commands.options import refuse_idle
 from imageshards.errors import Arg, UserError
 from imageshards.index import MAX_TEXT_BYTES, read_index
-from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, BOX_LABEL_FEATURE, MANIFEST_NAME
+from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, BOX_LABEL_FEATURE
 from imageshards.storage.concurrency import available_cores
 from imageshards.text import class_sort_key
 from imageshards.tfrecord import RecordError
 from trainer.config import ReadConfig
 from trainer.dataset.index import columns_of
-from trainer.dataset.manifest import load_manifest
 from trainer.dataset.spec import (
     BOXES,
     IMAGE_INPUT,
@@ -40,28 +39,6 @@ def pixels_home() -> str:
     """Returns the user's folder for decoded pictures, for runs without a local output folder."""
     home = storage.place("cache_folder", os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     return os.path.join(home, "imageshards", "pixels")
-
-
-def open_dataset(config: ReadConfig) -> DatasetSpec:
-    """Reads the manifest of a dataset.
-
-    Raises:
-        UserError: There is no dataset, or `data` names several.
-    """
-    storage.check_bucket(config.data, "data", must_list=False)
-    # A comma may be part of a folder's name, or separate several datasets.
-    if "," in config.data and not _is_dataset(config.data):
-        names = filter(None, map(str.strip, config.data.split(",")))
-        parts = [storage.place("data", name) for name in names]
-        if len(parts) > 1 and all(map(_is_dataset, parts)):
-            raise several_datasets(parts)
-    return load_manifest(config.data, config.records_root)
-
-
-def _is_dataset(path: str) -> bool:
-    with contextlib.suppress(OSError):
-        return storage.exists(storage.join(path, MANIFEST_NAME))
-    return False
 
 
 def several_datasets(paths: Sequence[str]) -> UserError:
@@ -177,11 +154,8 @@ def model_inputs(dataset: DatasetSpec, card: ModelCard) -> ModelInputs:
     features, wanted = check_inputs(dataset, card.inputs.names), card.inputs.boxes
     boxes = wanted and wanted_boxes(dataset, card.inputs.names, wanted.min_visibility)
     if boxes != wanted:
-        has, wants = (
-            some_names(one.classes if one else (), repr) or "of ids" for one in (boxes, wanted)
-        )
-        why = f"whose boxes have the classes {has}"
-        raise dataset.refused(why, f"{wants}, which the model knows")
+        why, known = "whose boxes have other labels", wanted.classes if wanted else ()
+        raise dataset.refused(why, f"{some_names(known, repr) or 'ids'}, which the model knows")
     # The stored pictures have the dataset's sizes; decoding gives them the model's channels.
     image = dataclasses.replace(dataset.image, channels=card.inputs.image.channels)
     return dataclasses.replace(card.inputs, image=image, features=features)

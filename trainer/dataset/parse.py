@@ -78,10 +78,7 @@ def batch_parser(
             cut to `inputs.sequence_length`. Boxes are not cut, as hidden ones are dropped first.
         with_picture: Whether the records have their pictures.
     """
-    roles = [*[dataset.image_feature] * with_picture, *dataset.label_features]
-    roles += [dataset.weight_feature] if dataset.weight_feature else []
-    roles += box_features(inputs.boxes)
-    features = {name: dataset.features[name] for name in roles} | dict(inputs.features)
+    features = _features(dataset, inputs, with_picture)
     # `RaggedFeature` makes a missing feature empty, but a missing `FixedLenFeature` is an error.
     spec = {
         name: tf.io.RaggedFeature(one.dtype)
@@ -106,10 +103,12 @@ def batch_parser(
         if with_picture:
             raw = values[dataset.image_feature]
             # A record with an empty picture must not be taken for a placeholder.
-            encoded = _checked(raw, tf.strings.length(raw) > 0, ["A record has an empty picture."])
+            said = f"it has no picture in {dataset.image_feature}"
+            encoded = _checked(raw, tf.strings.length(raw) > 0, said)
         if dataset.weight_feature:
             raw = tf.cast(values[dataset.weight_feature], "float32")
-            weight = _checked(raw, tf.math.is_finite(raw) & (raw >= 0), ["A weight is wrong."])
+            said = f"its weight {dataset.weight_feature} is no number of at least 0"
+            weight = _checked(raw, tf.math.is_finite(raw) & (raw >= 0), said, raw)
         labels = {
             name: _labels(one, [values[feature] for feature in one.label_features], present)
             for name, one in (dataset.outputs or {"": dataset}).items()
@@ -127,10 +126,26 @@ def batch_parser(
     return parse
 
 
-def _checked(values: tf.Tensor, good: tf.Tensor, said: Sequence[str | tf.Tensor]) -> tf.Tensor:
-    """Returns `values`; the graph raises `tf.errors.InvalidArgumentError` if not all are `good`."""
+def _features(
+    dataset: DatasetSpec, inputs: ModelInputs, with_picture: bool
+) -> Mapping[str, FeatureSpec]:
+    roles = [*[dataset.image_feature] * with_picture, *dataset.label_features]
+    roles += [dataset.weight_feature] if dataset.weight_feature else []
+    roles += box_features(inputs.boxes)
+    return {name: dataset.features[name] for name in roles} | dict(inputs.features)
+
+
+def _checked(
+    values: tf.Tensor, good: tf.Tensor, said: str, of: tf.Tensor | None = None
+) -> tf.Tensor:
+    """Returns `values`; the graph raises `tf.errors.InvalidArgumentError` if not all are `good`.
+
+    `said` is the reason, without a full stop, and the wrong values `of` follow it:
+    `trainer.reader.unreadable` shows both.
+    """
+    wrong = [] if of is None else [tf.boolean_mask(of, ~good)]
     # The values depend on the check, so that it runs before their use. Eagerly it is None.
-    check = tf.debugging.Assert(tf.reduce_all(good), said)
+    check = tf.debugging.Assert(tf.reduce_all(good), [said, *wrong])
     with tf.control_dependencies([check] if check is not None else []):
         return tf.identity(values)
 
@@ -151,14 +166,14 @@ def _boxes(values: Mapping[str, tf.RaggedTensor], inputs: ModelInputs) -> BoxesO
     splits = [one.row_splits for one in found]
     same = [tf.reduce_all(tf.equal(splits[0], other)) for other in splits[1:]]
     # All five features are one list of boxes, so a record must have as many values of each.
-    said = "A record has another number of one side, or of labels, than of its boxes."
-    first = _checked(splits[0], tf.reduce_all(same), [said])
+    said = "its boxes have sides or labels of different numbers"
+    first = _checked(splits[0], tf.reduce_all(same), said)
     xmin, xmax, ymin, ymax = (one.values for one in found[:4])
     labels = tf.zeros_like(xmin, tf.int64)
     if boxes.label_feature is not None:
         labels = found[4].values
         if boxes.classes:
-            labels = _numbered(labels, boxes.classes)
+            labels = _numbered(boxes.label_feature, labels, boxes.classes)
     corners = tf.RaggedTensor.from_row_splits(tf.stack([xmin, ymin, xmax, ymax], -1), first, False)
     labels = tf.RaggedTensor.from_row_splits(labels, first, False)
     padded = corners.to_tensor(math.nan, shape=[None, None, len(BOX_FEATURES)])
@@ -174,18 +189,19 @@ def _labels(
     dataset: DatasetSpec, found: Sequence[tf.Tensor | tf.RaggedTensor], present: tf.Tensor
 ) -> tf.Tensor:
     """Converts the labels of records to the labels of `Parsed`; 0 if not `present`."""
+    name = dataset.label_feature
     if dataset.hot_features:
         # Records store a 0 or 1 for each class.
         columns = [tf.reshape(one, [tf.size(present), math.prod(one.shape[1:])]) for one in found]
         hot = tf.concat([tf.cast(one, "float32") for one in columns], axis=1)
         good = tf.equal(hot, 0) | tf.equal(hot, 1)
         if dataset.target == "labels":
-            return _checked(hot, good, ["A label is neither 0 nor 1."])
+            return _checked(hot, good, f"its {name} are not 0 or 1", hot)
         good &= tf.equal(tf.reduce_sum(hot, 1), tf.cast(present, "float32"))[:, tf.newaxis]
-        return _checked(tf.argmax(hot, 1), good, ["A record has not one class."])
+        return _checked(tf.argmax(hot, 1), good, f"its {name} are not 0 or 1, and one 1", hot)
     (raw,) = found
     if dataset.target == "values":
-        return _checked(raw, tf.math.is_finite(raw), ["A value is no number."])
+        return _checked(raw, tf.math.is_finite(raw), f"its {name} is no number", raw)
     if dataset.target == "class":
         return _class_ids(dataset, raw, present)
     ids = _class_ids(dataset, raw.values, tf.ones_like(raw.values, tf.bool))
@@ -197,19 +213,21 @@ def _labels(
 def _class_ids(dataset: DatasetSpec, raw: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
     """Converts labels of records to class ids, int64, and checks them; 0 if not `present`."""
     known = dataset.label_values or (dataset.classes if raw.dtype == tf.string else ())
-    count, first = len(dataset.classes), dataset.label_offset
+    name, count, first = dataset.label_feature, len(dataset.classes), dataset.label_offset
     if known:
-        return tf.where(present, _numbered(raw, known, present), 0)
+        return tf.where(present, _numbered(name, raw, known, present), 0)
     labels = tf.where(present, raw - first, tf.zeros_like(raw))
-    in_range = (labels >= 0) & (labels < count)
-    said = f"Label outside the {count} classes (label offset {first}):"
-    return _checked(labels, in_range, [said, tf.boolean_mask(labels, ~in_range)])
+    said = f"its {name} is no class, {first} to {first + count - 1} (see label_offset)"
+    return _checked(labels, (labels >= 0) & (labels < count), said, raw)
 
 
 def _numbered(
-    raw: tf.Tensor, known: Sequence[int | str], present: tf.Tensor | bool = True
+    name: str, raw: tf.Tensor, known: Sequence[int | str], present: tf.Tensor | bool = True
 ) -> tf.Tensor:
-    """Returns the places of values among the `known` values, int64; checks them if `present`."""
+    """Returns the places of values of a feature among the `known` values, int64.
+
+    Values are checked if they are `present`.
+    """
 
     # A binary search needs only constants. A lookup table would be a resource of each graph.
     def sortable(values: tf.Tensor, seed: int) -> tf.Tensor:
@@ -229,7 +247,7 @@ def _numbered(
     found = tf.gather(places, tf.minimum(found[0], len(keys) - 1))
     is_known = tf.equal(tf.gather(tf.constant(known, raw.dtype), found), raw)
     is_known |= tf.logical_not(present)
-    return _checked(found, is_known, [f"Label outside the {len(known)} classes"])
+    return _checked(found, is_known, f"its {name} is no class", raw)
 
 
 def _empty_example(dataset: DatasetSpec, features: Mapping[str, FeatureSpec]) -> bytes:

@@ -69,6 +69,6 @@ def shard_sizes(dataset: DatasetSpec, split: Split, shard: int) -> NDArray[np.in
     """Returns the sizes of a shard's records, framing included, in bytes, from the index."""
     import pyarrow as pa
 
-    listed = dataset.manifest.splits[split.name].shards[shard]
     schema = pa.schema([("num_bytes", pa.int64())])
-    return read_shard_index(dataset.data, listed, schema, "data")["num_bytes"].to_numpy()
+    table = read_shard_index(dataset.data, split.shards[shard], schema, "data")
+    return table["num_bytes"].to_numpy()

@@ -38,7 +38,7 @@ class RecordSource:
         self._features = {name: find_feature(name, dataset.features, "features") for name in names}
         self._decoded = dataset.image_feature if decode else None
         self._mode = "RGB" if dataset.image.channels == 3 else "L"
-        self._paths = [shard.path for shard in split.shards]
+        self._paths = split.paths
         sizes = record_sizes(dataset, split)
         # Number of the first record of each shard, and the end of each record in its shard.
         self._firsts = np.cumsum([0, *map(len, sizes)])
@@ -90,16 +90,25 @@ class RecordSource:
             raise IndexError(f"index received {number}; expected {-count} to {count - 1}")
         return self._record(number % count)
 
-    def _record(self, number: int) -> dict[str, Any]:
+    def stored(self, number: int) -> tuple[str, tfrecord.Record]:
+        """Reads a record by its number, from 0; returns the path of its shard, and its bytes.
+
+        Raises:
+            RecordError: The record is damaged.
+            OSError: The shard cannot be read.
+        """
         shard = int(np.searchsorted(self._firsts, number, "right")) - 1
         first, path = int(self._firsts[shard]), self._paths[shard]
         begin = int(self._ends[number - 1]) if number > first else 0
-        record = tfrecord.read_record(path, number - first, begin, int(self._ends[number]))
+        return path, tfrecord.read_record(path, number - first, begin, int(self._ends[number]))
+
+    def _record(self, number: int) -> dict[str, Any]:
+        path, record = self.stored(number)
         found = decode_record(path, record, self._features)
         try:
             return dict(self._value(name, found.get(name, ())) for name in self._features)
         except DECODE_ERRORS as e:
-            raise tfrecord.RecordError(path, record.number, begin, str(e)) from e
+            raise tfrecord.RecordError(path, record.number, record.offset_bytes, str(e)) from e
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[dict[str, Any]]:
         """Reads several records, as PyTorch asks for a batch; from a store in threads."""

@@ -6,11 +6,18 @@ import dataclasses
 import difflib
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imageshards.errors import UserError
-from imageshards.manifest import FILENAME_FEATURE, IMAGE_FEATURE, LABEL_FEATURE, Image, Manifest
+from imageshards.manifest import (
+    FILENAME_FEATURE,
+    IMAGE_FEATURE,
+    LABEL_FEATURE,
+    Image,
+    Manifest,
+    Shard,
+)
 from imageshards.manifest import FeatureSpec as FeatureSpec
 from imageshards.page import number
 from imageshards.text import counted
@@ -26,37 +33,22 @@ OWN_LABEL = "label"
 
 
 @dataclasses.dataclass(frozen=True)
-class Shard:
-    """A TFRecord file.
+class Split:
+    """A split; records are numbered over all shards.
 
     Attributes:
-        path: Local path, `gs://` or `s3://`.
-        num_records: Number of records.
-        num_bytes: Size in bytes.
-        classes: Number of records of each class by name; None if the manifest does not count them.
+        name: As the manifest has it.
+        shards: In the manifest's order.
+        paths: Of the shards: local, `gs://` or `s3://`.
     """
 
-    path: str
-    num_records: int
-    num_bytes: int
-    classes: Mapping[str, int] | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Split:
-    """A split, with its shards in the manifest's order; records are numbered over all shards."""
-
     name: str
-    shards: tuple[Shard, ...]
+    shards: Sequence[Shard]
+    paths: Sequence[str]
 
     @property
     def num_records(self) -> int:
         return sum(shard.num_records for shard in self.shards)
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of all shards in bytes."""
-        return sum(shard.num_bytes for shard in self.shards)
 
     @property
     def starts(self) -> tuple[int, ...]:
@@ -340,11 +332,6 @@ def describe_scale(mean_std: MeanStd) -> str:
     """Returns the mean and deviation of values, for people."""
     mean, std = (", ".join([*map(number, one[:3]), *["…"] * (len(one) > 3)]) for one in mean_std)
     return f"mean {mean} and deviation {std} in training"
-
-
-def shown_size(size: tuple[int, int] | None) -> str:
-    """Returns the size of a picture, for people."""
-    return "of any size" if size is None else f"{size[0]} x {size[1]} pixels"
 
 
 def value_names(column: str, shape: tuple[int, ...]) -> tuple[str, ...]:

@@ -300,14 +300,12 @@ def class_ids(subset: Subset, classes: Sequence[str]) -> tuple[int, ...]:
 
 
 def known_counts(dataset: DatasetSpec, split: Split) -> tuple[int, ...] | None:
-    """Returns the number of records of each class id; None if a shard does not count them."""
+    """Returns the number of records of each class id; None if the manifest does not count them."""
     # The manifest counts the classes of the dataset's own label, not the values of a column.
     if not dataset.classes or dataset.label_values:
         return None
     totals: Counter[str] = Counter()
     for shard in split.shards:
-        if shard.classes is None:
-            return None
         totals.update(shard.classes)
     return tuple(totals[name] for name in dataset.classes)
 

@@ -23,8 +23,6 @@ from trainer.dataset.spec import (
 # Fewer values may be classes even with one record each. More different whole numbers are taken for
 # a quantity, unless --target_kind is given.
 _FEW_VALUES = 20
-# The type of a column that would be a valid target, for the remedy of an error.
-_DECLARED = {"float32": "float[3]", "int64": "int[]", "string": "string[]"}
 
 
 def target_kind(spec: FeatureSpec) -> str | None:
@@ -49,7 +47,7 @@ def with_target(
     rising order. Texts that are whole numbers come first, sorted as numbers.
 
     Args:
-        dataset: The result of `open_dataset`.
+        dataset: The result of `load_manifest`.
         column: Name of a feature; None for the dataset's own label.
         asked_kind: `class` if whole numbers are classes, however many or large they are; None to
             refuse numbers that look like a quantity.
@@ -101,7 +99,7 @@ def with_targets(
     """Returns the dataset with the targets that `Data.train` is asked for.
 
     Args:
-        dataset: The result of `open_dataset`.
+        dataset: The result of `load_manifest`.
         wanted: `label` for the dataset's own label, or a column as in `with_target`; a list of
             these for several targets by name; None for no target.
         asked_kind: As in `with_target`, for the columns of whole numbers.
@@ -206,34 +204,21 @@ def _refuse_quantity(
 
 def _checked_kind(dataset: DatasetSpec, column: str) -> str:
     spec = find_feature(column, dataset.features, "target")
-    what = f"{spec.dtype} of {spec.form}"
-    remedy = ""
-    if column == dataset.image_feature:
-        what = "the picture"
-    elif kind := target_kind(spec):
+    kind = None if column == dataset.image_feature else target_kind(spec)
+    if kind is not None:
         return kind
-    elif not dataset.adopted:
-        remedy = "build again with " + Arg("columns", f"{column}:{_DECLARED[spec.dtype]}")
     raise UserError(
         argument="target",
-        received=f"{column!r}, which is {what}",
+        received=f"{column!r}, which is {spec.dtype} of {spec.form}",
         expected="a float or a list of floats of fixed length (values), a whole number or a text "
         "(a class), or a list of these of variable length (labels), among "
         f"{_possible(dataset)}",
-        remedy=remedy,
     )
 
 
 def _possible(dataset: DatasetSpec) -> str:
-    names = [
-        name
-        for name, spec in dataset.features.items()
-        if target_kind(spec)
-        and (dataset.adopted or not name.startswith("image/"))
-        and name not in (dataset.image_feature, dataset.filename_feature)
-    ]
-    again = "" if dataset.adopted else ": build it again with some"
-    return ", ".join(names) or f"its columns, of which it has none{again}"
+    features = {n: one for n, one in dataset.features.items() if n != dataset.image_feature}
+    return ", ".join(name for name, spec in features.items() if target_kind(spec))
 
 
 def with_sample_weight(dataset: DatasetSpec, column: str | None) -> DatasetSpec:

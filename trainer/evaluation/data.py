@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
-from imageshards.errors import Arg, UserError
+from imageshards.errors import UserError
+from imageshards.manifest import VALIDATION_NAMES
 from trainer.config import ReadConfig
-from trainer.dataset.manifest import find_split, validation_split
+from trainer.dataset.manifest import needed_split
 from trainer.dataset.open import model_inputs
-from trainer.dataset.spec import BOXES, DatasetSpec, ModelCard, ModelInputs, Split, describe
+from trainer.dataset.spec import BOXES, DatasetSpec, ModelCard, ModelInputs, describe
 from trainer.dataset.target import with_target_of
-from trainer.reader.batches import EvaluationData, evaluation_data
+from trainer.reader.described import EvaluationData, evaluation_data
 
 
 def data_of_model(
@@ -24,7 +25,7 @@ def data_of_model(
         UserError: The split does not exist or has no records, or the dataset does not fit.
     """
     dataset = with_target_of(dataset, card)
-    split = _split(dataset, split_name)
+    split = needed_split(dataset, "split", split_name, (*VALIDATION_NAMES, "test"))
     inputs = model_inputs(dataset, card)
     if crops:
         inputs = dataclasses.replace(inputs, eval_crop=config.eval_crop)
@@ -33,28 +34,19 @@ def data_of_model(
 
 def check_fits(data: EvaluationData, card: ModelCard) -> None:
     """Refuses a pass whose target or inputs differ from the training of a saved model."""
-    dataset, mine, theirs = data.subset.dataset, data.model_inputs, card.inputs
-    columns = [one.column or one.label_feature for one in (dataset, card)]
-    if dataset.column is card.column is None:
-        # Both are the dataset's own label, which may have another name in another dataset.
-        columns = ["", ""]
-    for what, argument, received, expected in (
-        ("a target that is", "target", describe(dataset), describe(card)),
-        ("values of the shape", "target", dataset.target_shape, card.target_shape),
-        ("the target", "target", *columns),
-        ("pictures of the size", "image_size", mine.size, theirs.size),
-        ("channels of pictures:", "inputs", mine.image.channels, theirs.image.channels),
-        ("the inputs", "inputs", _inputs_of(mine), _inputs_of(theirs)),
-        ("sequence_length", "sequence_length", mine.sequence_length, theirs.sequence_length),
-    ):
-        if received != expected:
-            raise UserError(
-                argument="data",
-                received=f"{what} {received}, but the model was trained with {expected}",
-                expected="the same",
-                remedy=f"make the EvaluationData with another {argument}, or give what ims.open(…) "
-                "returned",
-            )
+    dataset = data.subset.dataset
+    # Both may be the dataset's own label, which may have another name in another dataset.
+    own = dataset.column is card.column is None
+    mine = _shown(dataset, data.model_inputs, own)
+    theirs = _shown(card, card.inputs, own)
+    if mine != theirs:
+        raise UserError(
+            argument="data",
+            received=f"{mine}, but the model was trained with {theirs}",
+            expected="the same",
+            remedy="make the EvaluationData with the arguments of the training, or give what "
+            "ims.open(…) returned",
+        )
     if dataset.weight_feature is not None and not card.compiled:
         raise UserError(
             argument="data",
@@ -64,25 +56,12 @@ def check_fits(data: EvaluationData, card: ModelCard) -> None:
         )
 
 
-def _inputs_of(inputs: ModelInputs) -> str:
-    features = sorted(inputs.features.items())
-    named = [f"{name} ({one.dtype}, {one.form})" for name, one in features]
-    return ", ".join(["image", *named, *[BOXES] * (BOXES in inputs.names)])
-
-
-def _split(dataset: DatasetSpec, name: str | None) -> Split:
-    if name:
-        split: Split | None = find_split(dataset, "split", name)
-    else:
-        split = validation_split(dataset, None) or dataset.splits.get("test")
-    if split is None:
-        known = f", one of {', '.join(dataset.splits)}"
-        expected = "the split to evaluate on by " + Arg("split") + known
-        raise dataset.refused("which has no split to validate on", expected)
-    if not split.num_records:
-        raise UserError(
-            argument="split",
-            received=f"{split.name!r}, which has no records",
-            expected="a split with records",
-        )
-    return split
+def _shown(target: DatasetSpec | ModelCard, inputs: ModelInputs, is_own: bool) -> str:
+    name = "the label" if is_own else target.column or target.label_feature
+    shape = (*inputs.size, inputs.image.channels)
+    features = [f"{n} ({one.dtype}, {one.form})" for n, one in sorted(inputs.features.items())]
+    named = ", ".join([f"image {shape}", *features, *[BOXES] * (BOXES in inputs.names)])
+    return (
+        f"the target {name} ({describe(target)}), the inputs {named} and sequence_length "
+        f"{inputs.sequence_length}"
+    )

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 # At most this many labels or values of one example are shown.
 MAX_SHOWN = 6
+# At most this many outputs (records x labels, or x values) are kept, with 5 to 8 bytes each. A
+# larger split is measured by every n-th record.
+MAX_OUTPUTS = 64 * 1024**2
 # The type of `trainer.cluster.hosts.Hosts.concatenate`, which joins arrays of all hosts.
 Concatenate = Callable[..., dict[str, np.ndarray]]
 
@@ -38,9 +41,7 @@ class Table(NamedTuple):
 
 
 class Collector:
-    """A collector of this host's measurements during one pass.
-
-    It keeps a row for each example. Subclasses sum up columns that would take too much memory.
+    """A collector of this host's measurements during one pass; it keeps a row for each example.
 
     Args:
         kind: The class that `evaluation` returns.
@@ -49,7 +50,10 @@ class Collector:
     """
 
     def __init__(self, kind: type[Evaluation], names: tuple[str, ...], num_records: int) -> None:
-        self._kind, self._names, self._num_records = kind, names, num_records
+        self._kind, self._names = kind, names
+        self._every = 1
+        if kind.keeps_outputs:
+            self._every = max(1, -(-num_records * len(names) // MAX_OUTPUTS))
         self._left_out = 0
         self._rows: list[dict[str, np.ndarray]] = []
 
@@ -58,10 +62,10 @@ class Collector:
         # Weight 0 marks broken records, and also padding, whose record number is -1.
         counted = batch["weight"] > 0
         self._left_out += int(np.sum((batch["record"] >= 0) & ~counted))
-        rows = {name: values[counted] for name, values in batch.items() if name != "weight"}
-        self._rows.append(self._kept(rows))
+        counted &= batch["record"] % self._every == 0
+        self._rows.append({k: values[counted] for k, values in batch.items() if k != "weight"})
 
-    def evaluation(self, concatenate: Concatenate = lambda _, arrays, join=None: arrays) -> Any:
+    def evaluation(self, concatenate: Concatenate = lambda _, arrays: arrays) -> Any:
         """Returns the evaluation of all examples of all hosts, which call this together."""
         names = self._rows[0]
         mine = {name: np.concatenate([rows[name] for rows in self._rows]) for name in names}
@@ -70,36 +74,28 @@ class Collector:
         whole = concatenate("evaluation", mine)
         order = np.argsort(whole["record"], kind="stable")
         arrays = {name: values[order] for name, values in whole.items()}
-        sums = self._sums(concatenate)
-        return self._kind(self._names, int(left_out.sum()), **arrays, **sums)
-
-    def _kept(self, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the columns of a batch to keep; subclasses sum up the remaining columns."""
-        return rows
-
-    def _sums(self, concatenate: Concatenate) -> dict[str, np.ndarray]:
-        """Returns the sums over all hosts, named after attributes of the evaluation."""
-        return {}
+        return self._kind(self._names, int(left_out.sum()), self._every, **arrays)
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation(ABC):
     """The figures of a model on one split. Arrays have one entry per example, in record order.
 
-    Each kind of target has a subclass. Its further attributes are the arrays of `measure` and the
-    sums of its collector.
+    Each kind of target has a subclass. Its further attributes are the arrays of `measure`.
 
     Attributes:
-        collector: Class that collects the measurements of a pass.
+        keeps_outputs: Whether the arrays have an entry for each output of the model.
         names: Names of the model's outputs: classes, labels or values.
         left_out: Number of broken records, which do not count as examples.
+        every: 1 if every record was measured, n for every n-th record.
         record: int64, record numbers within the split.
         losses: float32, by the loss of the training.
     """
 
-    collector: ClassVar[type[Collector]] = Collector
+    keeps_outputs: ClassVar[bool] = True
     names: tuple[str, ...]
     left_out: int
+    every: int
     record: np.ndarray
     losses: np.ndarray
 
@@ -107,11 +103,6 @@ class Evaluation(ABC):
     @abstractmethod
     def measure(outputs: tf.Tensor, label: tf.Tensor) -> dict[str, tf.Tensor]:
         """Measures outputs, float32 [b, outputs], against labels, in a TensorFlow graph."""
-
-    @staticmethod
-    def renumbered(label: tf.Tensor, ids: Sequence[int], num_outputs: int) -> tf.Tensor:
-        """Converts labels from the data's class ids to the model's, which are `ids`, in a graph."""
-        return label
 
     @abstractmethod
     def figures(self) -> dict[str, float]:
@@ -127,8 +118,10 @@ class Evaluation(ABC):
 
     @property
     def estimate(self) -> str | None:
-        """A sentence that names the estimated figures; None if all figures are exact."""
-        return None
+        """A sentence that says why figures are estimates; None if they are exact."""
+        if self.every == 1:
+            return None
+        return f"Figures are estimates: 1 of every {self.every:,} records was measured."
 
     @property
     def num_examples(self) -> int:

@@ -13,13 +13,13 @@ from imageshards.progress import with_progress
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.dataset.batch import Batch, input_of
 from trainer.dataset.subset import class_ids
-from trainer.evaluation.evaluation import Evaluation
+from trainer.evaluation.evaluation import Collector, Evaluation
 from trainer.evaluation.kinds import KINDS
 from trainer.models.keras_internals import reads_logs
 from trainer.models.step import Step, logs_of_hosts, make_test_step
 from trainer.models.strategy import device_errors
-from trainer.reader.batches import EvaluationData
 from trainer.reader.broken_records import BrokenRecords
+from trainer.reader.described import EvaluationData
 from trainer.reader.stream import EvaluationStream
 
 
@@ -100,7 +100,7 @@ def measure(
     kind = KINDS[data.subset.dataset.target]
     step = _make_step(model, strategy, kind, loss, None if ids == (*range(len(classes)),) else ids)
     names = tuple(classes) or data.subset.output_names
-    collector = kind.collector(kind, names, data.num_records)
+    collector = Collector(kind, names, data.num_records)
     pending: dict[str, tf.Tensor] | None = None
 
     def collect() -> None:
@@ -136,7 +136,7 @@ def _make_step(
         outputs = tf.cast(model(input_of(batch), training=False), tf.float32)
         label = batch["label"]
         if ids is not None:
-            label = kind.renumbered(label, ids, outputs.shape[-1])
+            label = renumbered(label, ids, outputs.shape[-1])
         known = {"record": batch["record"], "weight": batch["weight"]}
         # `call` returns a loss for each example, while `__call__` would return the mean.
         return known | {"losses": loss.call(label, outputs)} | kind.measure(outputs, label)
@@ -147,6 +147,14 @@ def _make_step(
         return strategy.run(on_replica, args=(batch,))
 
     return step
+
+
+def renumbered(label: tf.Tensor, ids: Sequence[int], num_outputs: int) -> tf.Tensor:
+    """Converts class ids, or a 0 or 1 for each class, from the data's classes to the model's."""
+    if label.dtype.is_integer:
+        return tf.gather(tf.constant(ids, tf.int64), label)
+    # Labels that the data does not know become 0.
+    return tf.matmul(label, tf.one_hot(ids, num_outputs))
 
 
 def _shown(stream: EvaluationStream, shows_progress: bool) -> Iterator[Batch]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -13,8 +13,6 @@ import tensorflow as tf
 from imageshards.page import number, percent
 from trainer.evaluation.evaluation import (
     MAX_SHOWN,
-    Collector,
-    Concatenate,
     Evaluation,
     Share,
     Table,
@@ -25,9 +23,6 @@ from trainer.evaluation.evaluation import (
 )
 
 TOP = 5
-# At most about this many logits (records x labels) are kept, with 4 bytes each and a byte for the
-# label. A larger split keeps the logits of every n-th record.
-MAX_LOGITS = 32 * 1024**2
 _ERRORS = ("mse", "mae", "rmse", "r2")
 
 
@@ -41,6 +36,7 @@ class ClassEvaluation(Evaluation):
         probability_of_label, probability_of_prediction: float32.
     """
 
+    keeps_outputs = False
     label: np.ndarray
     predicted: np.ndarray
     rank: np.ndarray
@@ -65,10 +61,6 @@ class ClassEvaluation(Evaluation):
             "probability_of_label": tf.exp(of_label),
             "probability_of_prediction": tf.exp(tf.reduce_max(log_probability, -1)),
         }
-
-    @staticmethod
-    def renumbered(label: tf.Tensor, ids: Sequence[int], num_outputs: int) -> tf.Tensor:
-        return tf.gather(tf.constant(ids, tf.int64), label)
 
     def figures(self) -> dict[str, float]:
         """Returns loss, accuracy, top-5 accuracy (NaN for up to five classes), mean of recalls."""
@@ -124,29 +116,6 @@ class ClassEvaluation(Evaluation):
         return tuple(np.bincount(ids, minlength=len(self.names)) for ids in found)
 
 
-class LabelsCollector(Collector):
-    """A collector that counts examples and predictions of each label, and keeps logits."""
-
-    def __init__(self, kind: type[Evaluation], names: tuple[str, ...], num_records: int) -> None:
-        super().__init__(kind, names, num_records)
-        self._counts = np.zeros((3, len(names)), np.int64)
-        self._stride = max(1, -(-num_records * len(names) // MAX_LOGITS))
-        self._kept_rows: list[dict[str, np.ndarray]] = []
-
-    def _kept(self, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        has, predicted = rows["label"], rows["logits"] >= 0
-        self._counts += [np.sum(one, 0) for one in (has, predicted, has & predicted)]
-        chosen = rows["record"] % self._stride == 0
-        self._kept_rows.append({name: rows.pop(name)[chosen] for name in ("label", "logits")})
-        return rows
-
-    def _sums(self, concatenate: Concatenate) -> dict[str, np.ndarray]:
-        parts = {name: [rows[name] for rows in self._kept_rows] for name in ("label", "logits")}
-        kept = concatenate("logits", {name: np.concatenate(one) for name, one in parts.items()})
-        counts = {"counts": self._counts}
-        return kept | concatenate("labels", counts, lambda parts: functools.reduce(np.add, parts))
-
-
 @dataclasses.dataclass(frozen=True)
 class LabelsEvaluation(Evaluation):
     """The evaluation of logits for labels of which an example may have any number.
@@ -154,51 +123,17 @@ class LabelsEvaluation(Evaluation):
     A label is predicted if its logit is not negative.
 
     Attributes:
-        wrong: bool [examples], whether any label is predicted wrongly.
-        shown: int32 [examples, 2, k], the most probable of the true labels, and of the predicted
-            labels; filled up with -1.
-        shown_logits: float32 [examples, 2, k], logits of `shown`.
-        counts: int64 [3, labels], examples with the label, predicted examples, and both.
-        label: bool [kept, labels], in any order; a very large split keeps every n-th record.
-        logits: float32 [kept, labels].
+        label: bool [examples, labels].
+        logits: float32 [examples, labels].
     """
 
-    collector = LabelsCollector
-    wrong: np.ndarray
-    shown: np.ndarray
-    shown_logits: np.ndarray
-    counts: np.ndarray
     label: np.ndarray
     logits: np.ndarray
 
     @staticmethod
     def measure(outputs: tf.Tensor, label: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Measures logits against labels, float32 [b, labels], which are 1 for each true label."""
-        has, predicted = label > 0.5, outputs >= 0
-        both = tf.stack([has, predicted], 1)
-        # One label more than is shown, as a sign that there are more.
-        found = tf.where(both, outputs[:, tf.newaxis], -math.inf)
-        logits, ids = tf.math.top_k(found, min(MAX_SHOWN + 1, outputs.shape[-1]))
-        return {
-            "label": has,
-            "logits": outputs,
-            "wrong": tf.reduce_any(tf.not_equal(has, predicted), 1),
-            "shown": tf.where(tf.gather(both, ids, batch_dims=2), ids, -1),
-            "shown_logits": logits,
-        }
-
-    @staticmethod
-    def renumbered(label: tf.Tensor, ids: Sequence[int], num_outputs: int) -> tf.Tensor:
-        # Labels that the data does not know become 0.
-        return tf.matmul(label, tf.one_hot(ids, num_outputs))
-
-    @property
-    def estimate(self) -> str | None:
-        """A sentence about average precisions from a part of the records; None for all records."""
-        kept, count = len(self.logits), self.num_examples
-        if kept == count:
-            return None
-        return f"Average precisions are estimates, from {kept:,} of {count:,} records."
+        """Takes logits, and labels, float32 [b, labels], which are 1 for each true label."""
+        return {"label": label > 0.5, "logits": outputs}
 
     def figures(self) -> dict[str, float]:
         # The mean skips labels without examples, whose average precision is NaN.
@@ -207,9 +142,11 @@ class LabelsEvaluation(Evaluation):
 
     def table(self) -> Table:
         """Lists the labels by average precision, the lowest first, then labels without examples."""
+        predicted = self.logits >= 0
+        counts = [np.sum(one, 0) for one in (self.label, predicted, self.label & predicted)]
         rows = []
         for name, average, own in zip(
-            self.names, self._average_precisions, self.counts.T.tolist(), strict=True
+            self.names, self._average_precisions, np.stack(counts, 1).tolist(), strict=True
         ):
             shares = [share(own[2], count) for count in own[:2]]
             known = None if finite(average) is None else Share(average)
@@ -220,16 +157,18 @@ class LabelsEvaluation(Evaluation):
 
     def described(self, i: int) -> tuple[str, str]:
         # The sigmoid of the logits, without overflow.
-        shares = np.exp(-np.logaddexp(0, -self.shown_logits[i].astype(np.float64)))
+        shares = np.exp(-np.logaddexp(0, -self.logits[i].astype(np.float64)))
+        # The most probable of the true labels, and of the predicted labels.
+        best = np.argsort(-self.logits[i], kind="stable")
         own, said = (
-            [f"{isolated(self.names[k])} ({percent(float(p))})" for k, p in pairs if k >= 0]
-            for pairs in map(zip, self.shown[i], shares)
+            [f"{isolated(self.names[k])} ({percent(float(shares[k]))})" for k in best[found[best]]]
+            for found in (self.label[i], self.logits[i] >= 0)
         )
         return _listed(own), _listed(said)
 
     def most_wrong(self) -> np.ndarray:
         order = super().most_wrong()
-        return order[self.wrong[order]]
+        return order[np.any(self.label != (self.logits >= 0), 1)[order]]
 
     @functools.cached_property
     def _average_precisions(self) -> list[float]:
@@ -257,43 +196,16 @@ def average_precision(relevant: np.ndarray, score: np.ndarray) -> float:
     return float(np.sum(found * (hits[ends] / (ends + 1))) / hits[-1])
 
 
-class ValuesCollector(Collector):
-    """A collector that sums up errors, and keeps the first `MAX_SHOWN` values of each example."""
-
-    def __init__(self, kind: type[Evaluation], names: tuple[str, ...], num_records: int) -> None:
-        super().__init__(kind, names, num_records)
-        self._moments = np.zeros((5, len(self._names)))
-
-    def _kept(self, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        label, predicted = rows["label"], rows["predicted"]
-        if len(label):
-            true = label.astype(np.float64)
-            off, middle = predicted - true, np.mean(true, 0)
-            squares = [np.sum(one**2, 0) for one in (true - middle, off)]
-            counts = np.full(len(middle), len(true))
-            own = np.stack([counts, middle, *squares, np.sum(np.abs(off), 0)])
-            self._moments = _joined(self._moments, own)
-        return rows | {"label": label[:, :MAX_SHOWN], "predicted": predicted[:, :MAX_SHOWN]}
-
-    def _sums(self, concatenate: Concatenate) -> dict[str, np.ndarray]:
-        mine = {"moments": self._moments}
-        return concatenate("values", mine, lambda parts: functools.reduce(_joined, parts))
-
-
 @dataclasses.dataclass(frozen=True)
 class ValuesEvaluation(Evaluation):
     """The evaluation of predicted values.
 
     Attributes:
-        label, predicted: float32 [examples, values], the first `MAX_SHOWN` values at most.
-        moments: float64 [5, values]: number of examples; mean of the true values; sums of their
-            squared distances from the mean, of squared errors, and of absolute errors.
+        label, predicted: float32 [examples, values].
     """
 
-    collector = ValuesCollector
     label: np.ndarray
     predicted: np.ndarray
-    moments: np.ndarray
 
     @staticmethod
     def measure(outputs: tf.Tensor, label: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -313,26 +225,26 @@ class ValuesEvaluation(Evaluation):
     def described(self, i: int) -> tuple[str, str]:
         more = ", …" * (len(self.names) > MAX_SHOWN)
         true, said = (
-            ", ".join(map(number, of[i].tolist())) + more for of in (self.label, self.predicted)
+            ", ".join(map(number, of[i, :MAX_SHOWN].tolist())) + more
+            for of in (self.label, self.predicted)
         )
         return true, said
 
     def _errors(self) -> np.ndarray:
         """Returns `_ERRORS` of each value, float64 [values, 4]; NaN for R² without variance."""
-        count, _, varies, squared, absolute = self.moments
-        examples = np.where(count > 0, count, math.nan)
-        explained = 1 - squared / np.where(varies > 0, varies, math.nan)
-        errors = squared / examples, absolute / examples, np.sqrt(squared / examples), explained
-        return np.stack(errors, 1)
+        return np.array(
+            [_errors_of(*one) for one in zip(self.label.T, self.predicted.T, strict=True)]
+        )
 
 
-def _joined(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Adds up the moments of two sets of examples, after Chan, Golub and LeVeque, 1983."""
-    # Plain sums of squares would lose the digits of a variance that is small beside the mean.
-    count, apart = one[0] + other[0], other[1] - one[1]
-    share = other[0] / np.maximum(count, 1)
-    middle, squares = one[1] + apart * share, apart**2 * one[0] * share
-    return np.stack([count, middle, one[2] + other[2] + squares, *(one[3:] + other[3:])])
+def _errors_of(label: np.ndarray, predicted: np.ndarray) -> tuple[float, ...]:
+    """Returns `_ERRORS` of one value of each example."""
+    # In float32, small distances between large values would lose their digits.
+    true = label.astype(np.float64)
+    off = predicted - true
+    squared = mean(off**2)
+    explained = 1 - squared / true.var() if len(true) and np.ptp(true) else math.nan
+    return squared, mean(np.abs(off)), math.sqrt(squared), explained
 
 
 KINDS: Mapping[str, type[Evaluation]] = {

@@ -1,51 +1,48 @@
-"""The batches of a training, an endless stream, and of an evaluation, one pass.
-
-Only the creation of a `tf.data.Dataset` imports TensorFlow.
-"""
+"""The batches of a training, an endless stream; and the data of a run, opened by its options."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
-import sys
 import warnings
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from imageshards.errors import Arg, UserError, names_arguments
+from imageshards.manifest import TRAIN_NAMES
+from imageshards.text import counted
 from trainer.augment.augmentation import (
+    Augmentation,
+    AugmentFunction,
     MapFunction,
     check_strengths,
+    make_augmentation,
 )
 from trainer.config import ReadConfig, refuse_uneven
-from trainer.dataset.batch import WHOLE, Batch, ReplicaSlices, Tensors, input_of
-from trainer.dataset.manifest import check_shards, train_split, validation_split
-from trainer.dataset.open import open_dataset, read_options, wanted_inputs
-from trainer.dataset.spec import (
-    BOXES,
-    IMAGE_INPUT,
-    DatasetSpec,
-    ModelInputs,
-    Split,
-)
+from trainer.dataset.batch import WHOLE, ReplicaSlices
+from trainer.dataset.manifest import check_shards, load_manifest, needed_split, validation_split
+from trainer.dataset.open import read_options, wanted_inputs
+from trainer.dataset.spec import BOXES, IMAGE_INPUT, DatasetSpec, MeanStd, ModelInputs
 from trainer.dataset.subset import (
+    balancing_weights,
+    mean_and_std,
     refuse_missing_inputs,
     refuse_overlap,
     select,
 )
-from trainer.dataset.target import with_sample_weight, with_target
-from trainer.imports import CHANNELS_LAST, CHANNELS_REMEDY
-from trainer.reader.described import DescribedSplit, DescribedTraining
-from trainer.strengths import NONE, Augment
+from trainer.dataset.target import target_name, with_sample_weight, with_target
+from trainer.reader.described import DescribedSplit, EvaluationData, evaluation_data, for_keras
+from trainer.strengths import NO_MIXING, NONE, Augment
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
     from trainer.reader.broken_records import BrokenRecords
+    from trainer.reader.plan import Order
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class TrainingData(DescribedTraining):
+class TrainingData(DescribedSplit):
     """An endless stream of training batches, which `Data.train` returns.
 
     The batch of step k depends on the dataset and these attributes alone, so
@@ -57,6 +54,171 @@ class TrainingData(DescribedTraining):
         augment_on: `host` or `device`; `auto` until the devices are known.
         skip_broken: How many damaged records the reader may leave out.
     """
+
+    seed: int
+    augment: Augment | AugmentFunction
+    augment_on: str
+    skip_broken: int = 0
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Returns the number of full batches in one pass; leftover records open the next pass."""
+        return self.num_records // self.batch_size
+
+    @property
+    def num_outputs(self) -> int:
+        """Returns how many numbers a model outputs for a picture: a logit per class or k values."""
+        return self.subset.num_outputs
+
+    @property
+    def target_mean_std(self) -> MeanStd | dict[str, MeanStd] | None:
+        """Returns the mean and the standard deviation (`std`) of each value of the target.
+
+        Several targets give a dictionary by name; a target that is not made of numbers gives None.
+        A model that ends in `keras.layers.Rescaling(std, mean)` learns quantities of any unit.
+        """
+        if not (outputs := self.subset.dataset.outputs):
+            return self.subset.target_mean_std
+        found = {name: mean_and_std(self.subset, one) for name, one in outputs.items()}
+        return {name: one for name, one in found.items() if one is not None}
+
+    @property
+    def mixes(self) -> bool:
+        """Returns whether pairs are mixed: there is no mean of two texts, values or boxes."""
+        alone = len(self.model_inputs.names) == 1 and not self.subset.dataset.outputs
+        asked = isinstance(self.augment, Augment) and self.augment.mixes
+        return asked and alone and self.subset.dataset.has_classes
+
+    @property
+    def box_classes(self) -> tuple[str, ...]:
+        """Returns the names of the boxes' labels; none if records hold ids, or no boxes."""
+        boxes = self.model_inputs.boxes
+        return boxes.classes if boxes is not None else ()
+
+    @property
+    def class_weight(self) -> dict[int, float] | None:
+        """Returns for each label the weight that gives all classes the same total weight.
+
+        Use the weights for `ims.fit`, a loss or another estimator. Keras's own `fit` refuses
+        `class_weight` if `gives_weights`. Returns None if the target is not a single class, if
+        `balance` is set, or if the records of each class were not counted.
+        """
+        counts = self.subset.class_counts
+        dataset = self.subset.dataset
+        one = dataset.target == "class" and not dataset.outputs
+        if counts is None or self.subset.balance != "none" or not one:
+            return None
+        return dict(enumerate(balancing_weights(counts)))
+
+    @property
+    def gives_weights(self) -> bool:
+        return super().gives_weights or self.skip_broken > 0
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Returns all that decides the contents of a step, as JSON values by names of arguments.
+
+        The number of replicas and options of speed are absent. A function appears as its name and
+        the hash of its source.
+
+        Raises:
+            UserError: The source of a function cannot be read.
+        """
+        from trainer.augment.user_function import identity_of
+        from trainer.reader.plan import ORDER_VERSION
+
+        subset, inputs, augment = self.subset, self.model_inputs, self.augment
+        numbers: dict[str, Any] | str | None = None
+        if not isinstance(augment, Augment):
+            numbers = identity_of("augment", augment)
+        elif augment != NONE:
+            numbers = augment.as_json()
+        crops = isinstance(numbers, dict) and self.augment_on == "host"
+        found: dict[str, Any] = {
+            "data": subset.dataset.fingerprint,
+            "target": target_name(subset.dataset),
+            "sample_weight": subset.dataset.weight_feature,
+            "train_split": subset.split.name,
+            "classes": list(subset.classes),
+            "where": sorted(subset.filters),
+            "balance": subset.balance,
+            "inputs": sorted(inputs.names),
+            "sequence_length": inputs.sequence_length,
+            "image_size": list(inputs.size),
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+            "order_version": ORDER_VERSION,
+            "augment": numbers,
+            "augment_on": self.augment_on if numbers is not None else None,
+            # The cache changes pixels: without it JPEGs are decoded at a smaller scale.
+            "cache": "pixels" if crops and self.read_options.cache == "pixels" else None,
+        }
+        # These keys exist only if a run needs them, so runs of older versions still resume.
+        if inputs.boxes is not None:
+            found["min_box_visibility"] = inputs.boxes.min_visibility
+        if self.functions:
+            found["map"] = [identity_of("map", function) for function in self.functions]
+        return found
+
+    @functools.cached_property
+    def order(self) -> Order:
+        """Returns the order of the records, which is the same for all numbers of replicas."""
+        from trainer.reader.order import training_order
+
+        return training_order(self.subset, self.batch_size, self.seed)
+
+    @functools.cached_property
+    def augmentation(self) -> Augmentation:
+        """Returns the functions of the augmentation, each for the host or for the device."""
+        inputs = self.model_inputs
+        image, size = inputs.image, inputs.size
+        if not isinstance(self.augment, Augment):
+            from trainer.augment.user_function import function_augmentation
+            from trainer.dataset.parse import label_spec
+
+            return function_augmentation(
+                self.augment,
+                image=image,
+                size=size,
+                seed=self.seed,
+                labels=label_spec(self.subset.dataset, inputs, self.num_outputs, self.batch_size),
+                batch_size=self.batch_size,
+            )
+        boxes = pairs = None
+        if self.mixes:
+            from trainer.augment.pixels import Pairs
+
+            pairs = Pairs(self.num_outputs, self.order.pair_distance)
+        if self.augment_on == "device" and inputs.boxes is not None:
+            from trainer.augment.boxes import box_finisher
+
+            boxes = box_finisher(self.subset.dataset, inputs.boxes, inputs.sequence_length)
+        return make_augmentation(
+            self.augment,
+            self.augment_on,
+            image=image,
+            size=size,
+            seed=self.seed,
+            pairs=pairs,
+            boxes=boxes,
+        )
+
+    def check_pairs(self, shares: int, noun: str = "replica") -> None:
+        """Refuses a number of shares of a batch (one for each `noun`) that cannot mix pairs."""
+        from trainer.reader.plan import has_pairs
+
+        # The functions of `map` take whole batches, which are divided later.
+        shares, size = 1 if self.functions else shares, self.batch_size
+        if not self.mixes or has_pairs(size, shares):
+            return
+        count = max(1, round(size / (2 * shares)))
+        sizes = (2 * shares * n for n in (count, count + 1))
+        works = next((f"for example {n}, or " for n in sizes if has_pairs(n, shares)), "")
+        raise UserError(
+            argument="batch_size",
+            received=f"{size} with {counted(shares, noun)}, whose share cannot be mixed in pairs",
+            expected=works + NO_MIXING,
+        )
 
     def map(self, function: MapFunction) -> TrainingData:
         found = super().map(function)
@@ -117,9 +279,9 @@ class TrainingData(DescribedTraining):
             self._check_lengths(process_count)
             slices = ReplicaSlices(1, process_count, process_index)
             batches = self.batches(start_step, slices)
-            return _for_keras(batches, self.gives_weights, self.augmentation.device)
+            return for_keras(batches, self.gives_weights, self.augmentation.device)
         # The user's functions take whole batches; each process takes its part of the result.
-        whole = _for_keras(self.batches(start_step), self.gives_weights)
+        whole = for_keras(self.batches(start_step), self.gives_weights)
         if process_count == 1:
             return whole
         share = self.batch_size // process_count
@@ -179,64 +341,6 @@ class TrainingData(DescribedTraining):
         return pipeline.training_batches(self, start_step, slices, broken)
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class EvaluationData(DescribedSplit):
-    """One pass over a split with each record once, which `Data.evaluation` returns."""
-
-    @property
-    def steps(self) -> int:
-        """Returns the number of batches; the last batch may be short."""
-        return -(-self.num_records // self.batch_size)
-
-    @names_arguments(data="path")
-    def dataset(self) -> tf.data.Dataset:
-        """Returns the pass in `steps` batches; the last batch has the leftover records.
-
-        Keras divides each batch among the replicas of a model's strategy, and fails if a replica
-        gets no record. With several GPUs or logical CPUs, or inside a strategy's scope, the last
-        two batches may therefore be divided at another record. No division helps if `batch_size` is
-        larger than the split, or hardly larger than the number of replicas.
-
-        Returns:
-            A dataset of known cardinality with the elements of `TrainingData.dataset`. Keras's loss
-            and metrics count every record exactly once, on any number of replicas.
-        """
-        import tensorflow as tf
-
-        from trainer.reader.order import shareable_size
-
-        replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        # The model's strategy is unknown here; outside a scope it may use all devices.
-        if replicas == 1:
-            replicas = max(len(tf.config.list_logical_devices(kind)) for kind in ("GPU", "CPU"))
-        batches, full = _for_keras(self.batches(), self.gives_weights), self.batch_size
-        # `rest` is the size of the last batch, and `last` the size that every replica can share.
-        rest = self.num_records - (self.steps - 1) * full
-        last = shareable_size(rest, full, replicas) if self.steps > 1 else rest
-        # `rebatch` cannot join batches that have padded their sequences to different lengths.
-        fits = all(
-            one.shape[1:].is_fully_defined()
-            for one in tf.nest.flatten(batches.element_spec)
-            if isinstance(one, tf.TensorSpec)
-        )
-        if last == rest or not fits:
-            return batches
-        sizes = [full] * (self.steps - 2) + [full + rest - last, last]
-        known = tf.data.experimental.assert_cardinality(self.steps)
-        return batches.rebatch(sizes).apply(known)
-
-    def batches(
-        self, slices: ReplicaSlices = WHOLE, broken: BrokenRecords | None = None
-    ) -> tf.data.Dataset:
-        """Returns the pass as `trainer.dataset.batch.Batch`es, in the parts that `slices` names.
-
-        `broken` notes damaged records, which the caller counts; None to allow no damaged record.
-        """
-        from trainer.reader import pipeline
-
-        return pipeline.evaluation_batches(self, slices, broken)
-
-
 def open_data(
     config: ReadConfig, output: str | None = None
 ) -> tuple[TrainingData, EvaluationData | None]:
@@ -245,7 +349,9 @@ def open_data(
     `output` is the folder of a run, which may hold the cache of decoded pictures. An incomplete
     dataset is refused, and so is a missing split, class, input or target.
     """
-    dataset = with_target(open_dataset(config), config.target, config.target_kind)
+    dataset = with_target(
+        load_manifest(config.data, config.records_root), config.target, config.target_kind
+    )
     split = validation_split(dataset, config.validation_split)
     inputs = wanted_inputs(config, dataset)
     training = training_data(config, dataset, inputs, output)
@@ -261,7 +367,8 @@ def training_data(
     config: ReadConfig, dataset: DatasetSpec, inputs: ModelInputs, output: str | None = None
 ) -> TrainingData:
     """Returns the stream of the training split; refuses what cannot be trained with."""
-    split, augment = train_split(dataset, config.train_split), Augment.of(config.augment)
+    augment = Augment.of(config.augment)
+    split = needed_split(dataset, "train_split", config.train_split, TRAIN_NAMES)
     if not config.skip_broken:
         check_shards(dataset, [split])
     # `sample_weight` weighs the training alone: the validation counts every record once.
@@ -284,47 +391,3 @@ def training_data(
             stacklevel=4,  # names the line that calls `Data.train`
         )
     return train
-
-
-def evaluation_data(
-    config: ReadConfig,
-    dataset: DatasetSpec,
-    split: Split,
-    inputs: ModelInputs,
-    output: str | None = None,
-) -> EvaluationData:
-    """Returns the pass over a split; refuses missing shards, and records without an input."""
-    # With `skip_broken` the reader counts the records of a missing shard as damaged records.
-    if not config.skip_broken:
-        check_shards(dataset, [split])
-    subset = select(config, dataset, split)
-    refuse_missing_inputs(subset, inputs.features)
-    return EvaluationData(subset, read_options(config, output), inputs, config.batch_size)
-
-
-def _for_keras(
-    batches: tf.data.Dataset, gives_weights: bool, change: Callable[[Batch], Batch] | None = None
-) -> tf.data.Dataset:
-    """Returns batches as `TrainingData.dataset` yields them, each passed through `change` first."""
-    import tensorflow as tf
-
-    # Only a process that has imported Keras feeds these batches to a model with a channel order.
-    keras = sys.modules.get("keras")
-    if keras is not None and (order := keras.config.image_data_format()) != CHANNELS_LAST:
-        warnings.warn(
-            f"Keras's image_data_format is {order!r}, but pictures are [height, width, channels]: "
-            f"{CHANNELS_REMEDY}",
-            stacklevel=4,  # names the line that calls `dataset`
-        )
-
-    # AutoGraph would search this function for branches on tensors, which takes seconds.
-    @tf.autograph.experimental.do_not_convert
-    def as_keras(batch: Batch) -> Tensors:
-        batch = batch if change is None else change(batch)
-        inputs, label = input_of(batch), batch.get("label")
-        # Keras's `fit` refuses `class_weight` beside sample weights, even if all weights are 1.
-        if gives_weights:
-            return inputs, label, batch["weight"]
-        return inputs if label is None else (inputs, label)
-
-    return batches.map(as_keras)

@@ -1,39 +1,38 @@
 """Describes what a split gives: which records, as which inputs, in batches of which size.
 
-A description never changes, holds no state of the reader, and loads no TensorFlow.
-`trainer.reader.batches` adds the batches.
+A description never changes and holds no state of the reader. Only the creation of a
+`tf.data.Dataset` imports TensorFlow.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Iterator, Mapping
+import sys
+import warnings
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
-from imageshards.errors import UserError
+from imageshards.errors import UserError, names_arguments
 from imageshards.text import counted
-from trainer.augment.augmentation import (
-    Augmentation,
-    AugmentFunction,
-    MapFunction,
-    make_augmentation,
-)
+from trainer.augment.augmentation import MapFunction
+from trainer.config import ReadConfig
+from trainer.dataset.batch import WHOLE, Batch, ReplicaSlices, Tensors, input_of
+from trainer.dataset.manifest import check_shards
+from trainer.dataset.open import read_options
 from trainer.dataset.spec import (
-    MeanStd,
+    DatasetSpec,
     ModelInputs,
     ReadOptions,
+    Split,
     described_target,
-    shown_size,
 )
-from trainer.dataset.subset import Subset, balancing_weights, mean_and_std
-from trainer.dataset.target import target_name
-from trainer.strengths import NO_MIXING, NONE, Augment
+from trainer.dataset.subset import Subset, refuse_missing_inputs, select
+from trainer.imports import CHANNELS_LAST, CHANNELS_REMEDY
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from trainer.reader.plan import Order
+    from trainer.reader.broken_records import BrokenRecords
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -58,20 +57,14 @@ class DescribedSplit:
         subset, inputs = self.subset, self.model_inputs
         shown = [counted(self.num_records, "record")]
         shown += [counted(len(subset.classes), "class")] if subset.classes else []
-        facts = {}
         if not subset.classes or subset.dataset.outputs:
-            facts["target"] = described_target(subset.dataset)
-        facts |= {"batch size": f"{self.batch_size:,}", "pictures": shown_size(inputs.size)}
+            shown.append(f"target {described_target(subset.dataset)}")
+        height_px, width_px = inputs.size
+        shown += [f"batch size {self.batch_size:,}", f"pictures {height_px} x {width_px} pixels"]
         if len(inputs.names) > 1:
-            facts["further inputs"] = ", ".join(inputs.names[1:])
-        shown += [f"{name} {value}" for name, value in (facts | dict(self.facts)).items()]
+            shown.append(f"further inputs {', '.join(inputs.names[1:])}")
         where = f"{subset.dataset.data!r} {subset.split.name}"
         return f"<imageshards {type(self).__name__} {where}: {', '.join(shown)}>"
-
-    @property
-    def facts(self) -> Mapping[str, str]:
-        """Further facts for the `repr`."""
-        return {}
 
     @property
     def num_records(self) -> int:
@@ -135,177 +128,102 @@ class DescribedSplit:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class DescribedTraining(DescribedSplit):
-    """The endless stream of a training; `TrainingData` describes the attributes."""
-
-    seed: int
-    augment: Augment | AugmentFunction
-    augment_on: str
-    skip_broken: int = 0
+class EvaluationData(DescribedSplit):
+    """One pass over a split with each record once, which `Data.evaluation` returns."""
 
     @property
-    def facts(self) -> Mapping[str, str]:
-        augment, name = self.augment, str(self.augment)
-        if not isinstance(augment, Augment):
-            name = getattr(augment, "__name__", type(augment).__name__)
-        return {"augment": name, "steps per epoch": f"{self.steps_per_epoch:,}"}
+    def steps(self) -> int:
+        """Returns the number of batches; the last batch may be short."""
+        return -(-self.num_records // self.batch_size)
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """Returns the number of full batches in one pass; leftover records open the next pass."""
-        return self.num_records // self.batch_size
+    @names_arguments(data="path")
+    def dataset(self) -> tf.data.Dataset:
+        """Returns the pass in `steps` batches; the last batch has the leftover records.
 
-    @property
-    def num_outputs(self) -> int:
-        """Returns how many numbers a model outputs for a picture: a logit per class or k values."""
-        return self.subset.num_outputs
+        Keras divides each batch among the replicas of a model's strategy, and fails if a replica
+        gets no record. With several GPUs or logical CPUs, or inside a strategy's scope, the last
+        two batches may therefore be divided at another record. No division helps if `batch_size` is
+        larger than the split, or hardly larger than the number of replicas.
 
-    @property
-    def target_mean_std(self) -> MeanStd | dict[str, MeanStd] | None:
-        """Returns the mean and the standard deviation (`std`) of each value of the target.
-
-        Several targets give a dictionary by name; a target that is not made of numbers gives None.
-        A model that ends in `keras.layers.Rescaling(std, mean)` learns quantities of any unit.
+        Returns:
+            A dataset of known cardinality with the elements of `TrainingData.dataset`. Keras's loss
+            and metrics count every record exactly once, on any number of replicas.
         """
-        if not (outputs := self.subset.dataset.outputs):
-            return self.subset.target_mean_std
-        found = {name: mean_and_std(self.subset, one) for name, one in outputs.items()}
-        return {name: one for name, one in found.items() if one is not None}
+        import tensorflow as tf
 
-    @property
-    def mixes(self) -> bool:
-        """Returns whether pairs are mixed: there is no mean of two texts, values or boxes."""
-        alone = len(self.model_inputs.names) == 1 and not self.subset.dataset.outputs
-        asked = isinstance(self.augment, Augment) and self.augment.mixes
-        return asked and alone and self.subset.dataset.has_classes
+        from trainer.reader.order import shareable_size
 
-    @property
-    def box_classes(self) -> tuple[str, ...]:
-        """Returns the names of the boxes' labels; none if records hold ids, or no boxes."""
-        boxes = self.model_inputs.boxes
-        return boxes.classes if boxes is not None else ()
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        # The model's strategy is unknown here; outside a scope it may use all devices.
+        if replicas == 1:
+            replicas = max(len(tf.config.list_logical_devices(kind)) for kind in ("GPU", "CPU"))
+        batches, full = for_keras(self.batches(), self.gives_weights), self.batch_size
+        # `rest` is the size of the last batch, and `last` the size that every replica can share.
+        rest = self.num_records - (self.steps - 1) * full
+        last = shareable_size(rest, full, replicas) if self.steps > 1 else rest
+        # `rebatch` cannot join batches that have padded their sequences to different lengths.
+        fits = all(
+            one.shape[1:].is_fully_defined()
+            for one in tf.nest.flatten(batches.element_spec)
+            if isinstance(one, tf.TensorSpec)
+        )
+        if last == rest or not fits:
+            return batches
+        sizes = [full] * (self.steps - 2) + [full + rest - last, last]
+        known = tf.data.experimental.assert_cardinality(self.steps)
+        return batches.rebatch(sizes).apply(known)
 
-    @property
-    def class_weight(self) -> dict[int, float] | None:
-        """Returns for each label the weight that gives all classes the same total weight.
+    def batches(
+        self, slices: ReplicaSlices = WHOLE, broken: BrokenRecords | None = None
+    ) -> tf.data.Dataset:
+        """Returns the pass as `trainer.dataset.batch.Batch`es, in the parts that `slices` names.
 
-        Use the weights for `ims.fit`, a loss or another estimator. Keras's own `fit` refuses
-        `class_weight` if `gives_weights`. Returns None if the target is not a single class, if
-        `balance` is set, or if the records of each class were not counted.
+        `broken` notes damaged records, which the caller counts; None to allow no damaged record.
         """
-        counts = self.subset.class_counts
-        dataset = self.subset.dataset
-        one = dataset.target == "class" and not dataset.outputs
-        if counts is None or self.subset.balance != "none" or not one:
-            return None
-        return dict(enumerate(balancing_weights(counts)))
+        from trainer.reader import pipeline
 
-    @property
-    def gives_weights(self) -> bool:
-        return super().gives_weights or self.skip_broken > 0
+        return pipeline.evaluation_batches(self, slices, broken)
 
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Returns all that decides the contents of a step, as JSON values by names of arguments.
 
-        The number of replicas and options of speed are absent. A function appears as its name and
-        the hash of its source.
+def evaluation_data(
+    config: ReadConfig,
+    dataset: DatasetSpec,
+    split: Split,
+    inputs: ModelInputs,
+    output: str | None = None,
+) -> EvaluationData:
+    """Returns the pass over a split; refuses missing shards, and records without an input."""
+    # With `skip_broken` the reader counts the records of a missing shard as damaged records.
+    if not config.skip_broken:
+        check_shards(dataset, [split])
+    subset = select(config, dataset, split)
+    refuse_missing_inputs(subset, inputs.features)
+    return EvaluationData(subset, read_options(config, output), inputs, config.batch_size)
 
-        Raises:
-            UserError: The source of a function cannot be read.
-        """
-        from trainer.augment.user_function import identity_of
-        from trainer.reader.plan import ORDER_VERSION
 
-        subset, inputs, augment = self.subset, self.model_inputs, self.augment
-        numbers: dict[str, Any] | str | None = None
-        if not isinstance(augment, Augment):
-            numbers = identity_of("augment", augment)
-        elif augment != NONE:
-            numbers = augment.as_json()
-        crops = isinstance(numbers, dict) and self.augment_on == "host"
-        found: dict[str, Any] = {
-            "data": subset.dataset.fingerprint,
-            "target": target_name(subset.dataset),
-            "sample_weight": subset.dataset.weight_feature,
-            "train_split": subset.split.name,
-            "classes": list(subset.classes),
-            "where": sorted(subset.filters),
-            "balance": subset.balance,
-            "inputs": sorted(inputs.names),
-            "sequence_length": inputs.sequence_length,
-            "image_size": list(inputs.size),
-            "batch_size": self.batch_size,
-            "seed": self.seed,
-            "order_version": ORDER_VERSION,
-            "augment": numbers,
-            "augment_on": self.augment_on if numbers is not None else None,
-            # The cache changes pixels: without it JPEGs are decoded at a smaller scale.
-            "cache": "pixels" if crops and self.read_options.cache == "pixels" else None,
-        }
-        # These keys exist only if a run needs them, so runs of older versions still resume.
-        if inputs.boxes is not None:
-            found["min_box_visibility"] = inputs.boxes.min_visibility
-        if self.functions:
-            found["map"] = [identity_of("map", function) for function in self.functions]
-        return found
+def for_keras(
+    batches: tf.data.Dataset, gives_weights: bool, change: Callable[[Batch], Batch] | None = None
+) -> tf.data.Dataset:
+    """Returns batches as `TrainingData.dataset` yields them, each passed through `change` first."""
+    import tensorflow as tf
 
-    @functools.cached_property
-    def order(self) -> Order:
-        """Returns the order of the records, which is the same for all numbers of replicas."""
-        from trainer.reader.order import training_order
-
-        return training_order(self.subset, self.batch_size, self.seed)
-
-    @functools.cached_property
-    def augmentation(self) -> Augmentation:
-        """Returns the functions of the augmentation, each for the host or for the device."""
-        inputs = self.model_inputs
-        image, size = inputs.image, inputs.size
-        if not isinstance(self.augment, Augment):
-            from trainer.augment.user_function import function_augmentation
-            from trainer.dataset.parse import label_spec
-
-            return function_augmentation(
-                self.augment,
-                image=image,
-                size=size,
-                seed=self.seed,
-                labels=label_spec(self.subset.dataset, inputs, self.num_outputs, self.batch_size),
-                batch_size=self.batch_size,
-            )
-        boxes = pairs = None
-        if self.mixes:
-            from trainer.augment.pixels import Pairs
-
-            pairs = Pairs(self.num_outputs, self.order.pair_distance)
-        if self.augment_on == "device" and inputs.boxes is not None:
-            from trainer.augment.boxes import box_finisher
-
-            boxes = box_finisher(self.subset.dataset, inputs.boxes, inputs.sequence_length)
-        return make_augmentation(
-            self.augment,
-            self.augment_on,
-            image=image,
-            size=size,
-            seed=self.seed,
-            pairs=pairs,
-            boxes=boxes,
+    # Only a process that has imported Keras feeds these batches to a model with a channel order.
+    keras = sys.modules.get("keras")
+    if keras is not None and (order := keras.config.image_data_format()) != CHANNELS_LAST:
+        warnings.warn(
+            f"Keras's image_data_format is {order!r}, but pictures are [height, width, channels]: "
+            f"{CHANNELS_REMEDY}",
+            stacklevel=4,  # names the line that calls `dataset`
         )
 
-    def check_pairs(self, shares: int, noun: str = "replica") -> None:
-        """Refuses a number of shares of a batch (one for each `noun`) that cannot mix pairs."""
-        from trainer.reader.plan import has_pairs
+    # AutoGraph would search this function for branches on tensors, which takes seconds.
+    @tf.autograph.experimental.do_not_convert
+    def as_keras(batch: Batch) -> Tensors:
+        batch = batch if change is None else change(batch)
+        inputs, label = input_of(batch), batch.get("label")
+        # Keras's `fit` refuses `class_weight` beside sample weights, even if all weights are 1.
+        if gives_weights:
+            return inputs, label, batch["weight"]
+        return inputs if label is None else (inputs, label)
 
-        # The functions of `map` take whole batches, which are divided later.
-        shares, size = 1 if self.functions else shares, self.batch_size
-        if not self.mixes or has_pairs(size, shares):
-            return
-        count = max(1, round(size / (2 * shares)))
-        sizes = (2 * shares * n for n in (count, count + 1))
-        works = next((f"for example {n}, or " for n in sizes if has_pairs(n, shares)), "")
-        raise UserError(
-            argument="batch_size",
-            received=f"{size} with {counted(shares, noun)}, whose share cannot be mixed in pairs",
-            expected=works + NO_MIXING,
-        )
+    return batches.map(as_keras)

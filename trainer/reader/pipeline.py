@@ -20,28 +20,31 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow as tf
 
 from imageshards.images.encode import tune_allocator
 from imageshards.tfrecord import RecordError
-from trainer.augment.boxes import box_finisher, move_boxes
+from trainer.augment.boxes import View, box_finisher, move_boxes
 from trainer.augment.decode import DECODED_AT_ONCE, Pictures, batch_pictures
 from trainer.augment.user_function import mapped
 from trainer.dataset.batch import WHOLE, Batch, ReplicaSlices
-from trainer.dataset.parse import batch_parser
-from trainer.dataset.pieces import PIECE_BYTES
+from trainer.dataset.parse import Parsed, batch_parser
 from trainer.dataset.spec import IMAGE_INPUT, ModelInputs, ReadOptions
-from trainer.dataset.subset import model_labels
+from trainer.dataset.subset import Subset, model_labels
 from trainer.reader.broken_records import BrokenRecords
-from trainer.reader.described import DescribedSplit, DescribedTraining
 from trainer.reader.order import evaluation_order, without_copies
 from trainer.reader.pieces import PieceReader
 from trainer.reader.pixel_cache import decode_once
-from trainer.reader.plan import STREAMS, Order
-from trainer.reader.read_ahead import READ_AHEAD_BYTES, Source
+from trainer.reader.plan import Order
+from trainer.reader.read_ahead import OnDamage, Source
 from trainer.reader.records import record_batches
+
+if TYPE_CHECKING:
+    from trainer.reader.batches import TrainingData
+    from trainer.reader.described import DescribedSplit
 
 Finish = Callable[[Batch], Batch]
 
@@ -51,11 +54,27 @@ PREFETCH_BATCHES = 4
 IN_FLIGHT_BYTES = 1024**3
 
 
+class _Stages(NamedTuple):
+    """The stages that a batch of records passes.
+
+    Attributes:
+        inputs: The model's inputs, with the size of pictures that the reader returns.
+        pictures: Decodes the pictures.
+        changes: Functions for whole batches with all keys of a `Batch`.
+        finishes_boxes: False if the device moves boxes once more, and finishes them.
+    """
+
+    inputs: ModelInputs
+    pictures: Pictures
+    changes: Sequence[Finish]
+    finishes_boxes: bool = True
+
+
 # No function of the reader branches on tensors in Python. Without this decorator AutoGraph's search
 # for branches takes three quarters of the time to build the graph, seconds at every start.
 @tf.autograph.experimental.do_not_convert
 def training_batches(
-    data: DescribedTraining,
+    data: TrainingData,
     start_step: int = 0,
     slices: ReplicaSlices = WHOLE,
     broken: BrokenRecords | None = None,
@@ -75,10 +94,8 @@ def training_batches(
     changes = [_weigh_classes(weights, first)] if weights is not None else []
     changes += [augmentation.finish] if augmentation.finish is not None else []
     changes += mapped(data.functions, data.batch_size, data.weighs)
-    return _batches(
-        data.order, data, _shipped(data), augmentation.pictures, slices, broken, changes,
-        start_step, augmentation.device is None,
-    )  # fmt: skip
+    stages = _Stages(_shipped(data), augmentation.pictures, changes, augmentation.device is None)
+    return _batches(data.order, data, stages, slices, broken, start_step)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -96,26 +113,11 @@ def evaluation_batches(
     data = dataclasses.replace(data, subset=without_copies(data.subset))
     order, inputs = evaluation_order(data.subset, data.batch_size), data.model_inputs
     pictures = batch_pictures(inputs.image, inputs.size, inputs.eval_crop)
-    changes = mapped(data.functions, weighs=data.weighs)
-    return _batches(order, data, inputs, pictures, slices, broken, changes)
+    stages = _Stages(inputs, pictures, mapped(data.functions, weighs=data.weighs))
+    return _batches(order, data, stages, slices, broken)
 
 
-def memory_bytes(data: DescribedTraining) -> Mapping[str, int]:
-    """Estimates how many bytes the reader keeps in memory, by stage."""
-    split, options, inputs = data.subset.split, data.read_options, _shipped(data)
-    mean_bytes = split.num_bytes // max(1, split.num_records)  # of an encoded record
-    decoded = data.batch_size * _record_bytes(inputs, inputs.size)
-    calls, _ = _parallel_calls(options, data.batch_size, inputs)
-    ahead = min(READ_AHEAD_BYTES, split.num_bytes) if options.cache == "none" else 0
-    return {
-        "pieces": min(STREAMS, len(data.subset.pieces)) * PIECE_BYTES,
-        "read ahead": ahead,
-        "batches being decoded": calls * (data.batch_size * mean_bytes + decoded),
-        "batches ahead": PREFETCH_BATCHES * decoded,
-    }
-
-
-def _shipped(data: DescribedTraining) -> ModelInputs:
+def _shipped(data: TrainingData) -> ModelInputs:
     """Returns the model's inputs with the size of pictures that the reader returns."""
     return dataclasses.replace(data.model_inputs, size=data.augmentation.reader_size)
 
@@ -123,78 +125,86 @@ def _shipped(data: DescribedTraining) -> ModelInputs:
 def _batches(
     order: Order,
     data: DescribedSplit,
-    model_inputs: ModelInputs,
-    pictures: Pictures,
+    stages: _Stages,
     slices: ReplicaSlices,
     broken: BrokenRecords | None,
-    changes: Sequence[Finish] = (),
     start_step: int = 0,
-    finishes_boxes: bool = True,
 ) -> tf.data.Dataset:
-    """Returns the parts of batches that `slices` names, after all `changes`.
-
-    Without `finishes_boxes` the device moves the boxes once more, and finishes them.
-    """
+    """Returns the parts of batches that `slices` names, after all `stages`."""
     subset, options = data.subset, data.read_options
     source: Source = PieceReader(subset)
     cache = None
     if options.cache == "pixels":
         source = cache = decode_once(subset, options, source, slices.hosts)
-
-    def on_damage(record: int, position: int, error: RecordError) -> None:
-        if broken is not None:
-            broken.note(subset.split.name, record, position // data.batch_size, error)
-            return
-        damaged.add(record)
-        if len(damaged) > getattr(data, "skip_broken", 0):
-            raise error
-
-    damaged: set[int] = set()
+    on_damage = _on_damage(data, broken)
     records = record_batches(order, source, data.batch_size, slices, start_step, on_damage)
     share = data.batch_size // (slices.hosts * slices.replicas)
     # The default allocator spends 6 % of the CPU time on crops, because their sizes vary.
     tune_allocator()
-    calls, at_once = _parallel_calls(options, share, model_inputs)
+    calls, at_once = _parallel_calls(options, share, stages.inputs)
     elsewhere = (slices.hosts - 1) * slices.replicas
-    parse = batch_parser(subset.dataset, model_inputs, with_picture=cache is None)
+    parse = batch_parser(subset.dataset, stages.inputs, with_picture=cache is None)
 
     def assemble(number: tf.Tensor, elements: tuple[tf.Tensor, ...]) -> Batch:
-        parsed = parse(elements[0])
+        parsed, numbers = parse(elements[0]), elements[-1]
         # From the number of a part on this host to the number among the parts of all hosts.
         number += number // slices.replicas * elsewhere + slices.host * slices.replicas
         # Only the last part of a pass has no static size, because it may hold fewer records.
-        count = elements[-1].shape[0] or tf.size(elements[-1], tf.int64)
+        count = numbers.shape[0] or tf.size(numbers, tf.int64)
         position = number * share + tf.range(count, dtype=tf.int64)
-        stored = cache.rows(elements[-1], parsed.present) if cache else parsed.encoded
-        image = pictures(stored, position, at_once)
-        batch = {
-            "inputs": {IMAGE_INPUT: image, **parsed.inputs},
-            "weight": tf.ensure_shape(parsed.weight, elements[-1].shape),
-            "position": position,
-            "record": elements[-1],
-            "present": tf.ensure_shape(parsed.present, elements[-1].shape),
-        }
-        if parsed.label is not None:
-            batch["label"] = tf.nest.map_structure(
-                lambda one: tf.ensure_shape(one, [*elements[-1].shape, *one.shape[1:]]),
-                model_labels(subset, parsed.label),
-            )
-        if model_inputs.boxes is not None and parsed.boxes is not None:
-            view = pictures.view(stored, position)
-            if finishes_boxes:
-                most = model_inputs.sequence_length
-                finish = box_finisher(subset.dataset, model_inputs.boxes, most)
-                batch = finish(batch | {"boxes": parsed.boxes}, view)
-            else:
-                batch["boxes"] = move_boxes(parsed.boxes, view)
+        stored = cache.rows(numbers, parsed.present) if cache else parsed.encoded
+        batch = _batch(subset, parsed, numbers) | {"position": position}
+        batch["inputs"][IMAGE_INPUT] = stages.pictures(stored, position, at_once)
+        if stages.inputs.boxes is not None:
+            view = stages.pictures.view(stored, position)
+            batch = _with_boxes(subset, stages, batch | {"boxes": parsed.boxes}, view)
         # All keys of a `Batch` exist from here on; `changes` replace their values.
-        for change in changes:
+        for change in stages.changes:
             batch = change(batch)
         return batch
 
     numbered = records.enumerate(start_step * slices.replicas)
     batches = numbered.map(assemble, num_parallel_calls=calls, deterministic=True)
     return batches.with_options(_options(options)).prefetch(PREFETCH_BATCHES * slices.replicas)
+
+
+def _on_damage(data: DescribedSplit, broken: BrokenRecords | None) -> OnDamage:
+    """Returns a function that notes damaged records, or refuses more than `data` allows."""
+    damaged: set[int] = set()
+
+    def on_damage(record: int, position: int, error: RecordError) -> None:
+        if broken is not None:
+            broken.note(data.subset.split.name, record, position // data.batch_size, error)
+            return
+        damaged.add(record)
+        if len(damaged) > getattr(data, "skip_broken", 0):
+            raise error
+
+    return on_damage
+
+
+def _batch(subset: Subset, parsed: Parsed, numbers: tf.Tensor) -> Batch:
+    """Returns a batch without pictures and boxes; `numbers` are those of its records."""
+    batch = {
+        "inputs": dict(parsed.inputs),
+        "weight": tf.ensure_shape(parsed.weight, numbers.shape),
+        "record": numbers,
+        "present": tf.ensure_shape(parsed.present, numbers.shape),
+    }
+    if parsed.label is not None:
+        batch["label"] = tf.nest.map_structure(
+            lambda one: tf.ensure_shape(one, [*numbers.shape, *one.shape[1:]]),
+            model_labels(subset, parsed.label),
+        )
+    return batch
+
+
+def _with_boxes(subset: Subset, stages: _Stages, batch: Batch, view: View | None) -> Batch:
+    """Returns a batch whose `boxes` are moved, and finished unless the device does it."""
+    boxes = stages.inputs.boxes
+    if boxes is None or not stages.finishes_boxes:
+        return batch | {"boxes": move_boxes(batch["boxes"], view)}
+    return box_finisher(subset.dataset, boxes, stages.inputs.sequence_length)(batch, view)
 
 
 def _weigh_classes(class_weights: tuple[float, ...], first: str | None) -> Finish:

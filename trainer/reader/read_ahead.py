@@ -13,12 +13,10 @@ from typing import Protocol
 import numpy as np
 
 from imageshards.tfrecord import RecordError
-from trainer.dataset.pieces import PIECE_BYTES
 from trainer.reader.plan import Array, Order, Row, StreamRows
 
 # The threads read at most this many pieces ahead, for all streams of a dataset together.
 READ_AHEAD_PIECES = 256
-READ_AHEAD_BYTES = READ_AHEAD_PIECES * PIECE_BYTES
 READ_AHEAD_THREADS = 32
 _ENDLESS = np.iinfo(np.int64).max
 # The program ends after TensorFlow has made no call for the first time, or after the second time.
@@ -63,7 +61,12 @@ threading._register_atexit(_end)  # type: ignore[attr-defined]
 
 
 class RowReader:
-    """A reader of the rows of a host's streams; any number of iterators may read any row."""
+    """A reader of the rows of a host's streams; any number of iterators may read any row.
+
+    `_asked` holds each piece that rows have asked for and not taken, once, with the number of these
+    rows. A piece leaves with the last of its rows, or as the oldest of more pieces than all streams
+    may be ahead. So each piece is read once for all its rows, and memory stays bounded.
+    """
 
     def __init__(
         self,
@@ -82,8 +85,6 @@ class RowReader:
         self._num_streams = len(streams)
         self.num_rows = [_ENDLESS if order.epochs is None else len(rows) for rows in streams]
         self._depth = max(2, READ_AHEAD_PIECES // len(streams))
-        # Each piece that is read has the number of rows that have asked for the piece but not taken
-        # it, because streams and iterators may share a piece.
         self._asked: dict[int, tuple[Future[Piece], int]] = {}
         self._lock = lock = threading.RLock()
 

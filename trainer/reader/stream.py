@@ -12,8 +12,9 @@ from trainer.cluster.connection import note_work
 from trainer.dataset.batch import Batch, ReplicaSlices
 from trainer.models.step import ReadError, reading
 from trainer.models.strategy import to_device
-from trainer.reader.batches import EvaluationData, TrainingData
+from trainer.reader.batches import TrainingData
 from trainer.reader.broken_records import BrokenRecords
+from trainer.reader.described import EvaluationData
 from trainer.reader.order import evaluation_order, without_copies
 from trainer.reader.unreadable import explain
 

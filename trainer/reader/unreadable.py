@@ -5,21 +5,25 @@ A record is whole if the reader's own functions can parse and decode it.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+import contextlib
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.example import decode_example
 from imageshards.index import read_shard_index
-from imageshards.manifest import BOX_FEATURES
-from imageshards.tfrecord import Record
-from trainer.dataset.spec import DatasetSpec, ModelInputs, describe
+from imageshards.tfrecord import RecordError
+from trainer.dataset.source import RecordSource
+from trainer.dataset.spec import DatasetSpec, ModelInputs
 from trainer.dataset.subset import Subset
 from trainer.reader.broken_records import BrokenRecord
-from trainer.reader.pieces import PieceReader
 from trainer.reader.plan import Array
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 # The check decodes pictures of varying sizes into this size, as any size shows whether it works.
 _ANY_SIZE = (64, 64)
@@ -33,18 +37,17 @@ def find_unreadable(
     `records` are numbers within the split. The check parses `inputs` in addition to the label.
     Damaged records are skipped, because the reader replaces them by empty records.
     """
-    reader, pieces = PieceReader(subset), subset.pieces
-    check = make_check(subset.dataset, inputs)
-    numbers = np.unique(records)
-    of_record = np.searchsorted(pieces.first, numbers, side="right") - 1
-    for piece in np.unique(of_record).tolist():
-        path = subset.split.shards[int(pieces.shard[piece])].path
-        places = reader.places(piece)
-        for number in numbers[of_record == piece].tolist():
-            one = places[number - int(pieces.first[piece])]
-            if isinstance(one, Record) and (reason := check(one.payload)):
-                return BrokenRecord(path, one.number, number, one.offset_bytes, reason)
-    return None
+    source, check = RecordSource(subset.dataset, subset.split), make_check(subset.dataset, inputs)
+
+    def examined(number: int) -> BrokenRecord | None:
+        with contextlib.suppress(RecordError, FileNotFoundError):
+            path, record = source.stored(number)
+            if reason := check(record.payload):
+                return BrokenRecord(path, record.number, number, record.offset_bytes, reason)
+        return None
+
+    found = storage.map_concurrently(examined, np.unique(records).tolist())
+    return next(filter(None, found), None)
 
 
 def explain(
@@ -60,7 +63,7 @@ def explain(
         return UserError(
             argument="data",
             received=f"{dataset.data!r}, whose split {subset.split.name} cannot be read "
-            f"({_first_line(error)}), though no record is broken",
+            f"({_last_line(error)}), though no record is broken",
             remedy=f"look with imageshards verify {dataset.data}, look at memory, disk, network or "
             "store, then run the same command again",
         )
@@ -70,8 +73,7 @@ def explain(
         import pyarrow as pa
 
         # The key is only in the index, at the number of the record within its shard.
-        number = [shard.path for shard in subset.split.shards].index(found.path)
-        shard = dataset.manifest.splits[subset.split.name].shards[number]
+        shard = subset.split.shards[subset.split.paths.index(found.path)]
         index = read_shard_index(dataset.data, shard, pa.schema([("key", pa.string())]))
         key = str(index["key"][found.number])
         remedy = (
@@ -85,12 +87,10 @@ def explain(
     )
 
 
-def _first_line(error: BaseException) -> str:
-    text = str(getattr(error, "message", error))
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    # TensorFlow begins some messages with the names of nodes of its graph.
-    reasons = (line for line in lines if not line.startswith("Detected at"))
-    return next(reasons, "no reason given")[:300]
+def _last_line(error: BaseException) -> str:
+    # TensorFlow names nodes of its graph before the reason, and behind it.
+    lines = str(getattr(error, "message", error)).partition("\n\t [[")[0].split("\n")
+    return lines[-1][:300] or "no reason given"
 
 
 def make_check(dataset: DatasetSpec, inputs: ModelInputs | None = None) -> Callable[[bytes], str]:
@@ -118,67 +118,25 @@ def make_check(dataset: DatasetSpec, inputs: ModelInputs | None = None) -> Calla
             with tf.device("CPU"):
                 read(tf.constant([payload], tf.string))
         # TensorFlow quotes a record that is not a tf.train.Example; Python cannot decode its bytes.
-        except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as e:
-            return _reason(dataset, payload, str(getattr(e, "message", e)))
+        except UnicodeDecodeError:
+            return "it is no tf.train.Example"
+        except tf.errors.InvalidArgumentError as e:
+            return _reason(dataset, e)
         return ""
 
     return check
 
 
-def _reason(dataset: DatasetSpec, payload: bytes, message: str) -> str:
-    """Returns a readable reason; TensorFlow's own names kernels, and may quote the picture."""
-    name, labels, weight = dataset.image_feature, dataset.label_features, dataset.weight_feature
-    try:
-        features = decode_example(payload, {name, *labels, *BOX_FEATURES, weight or name})
-    except ValueError as e:
-        return str(e)
-    # TensorFlow's message does not name the feature, so each feature is checked once more here.
-    for one in dataset.targets:
-        found = [value for label in one.label_features for value in features.get(label, [])]
-        if one.label_features and (problem := _label_problem(one, found)):
-            return problem
-    if "of its boxes" in message:
-        counts = ", ".join(f"{len(features.get(side, []))} {side}" for side in BOX_FEATURES)
-        return f"its boxes have sides or labels of different numbers ({counts})"
-    own = features.get(weight or "", [])
-    if weight and not (len(own) == 1 and 0 <= float(own[0]) < math.inf):
-        said = ", ".join(map(str, own)) or "missing"
-        return f"its weight {weight} is {said}, expected a number of at least 0"
-    encoded = features.get(name, [])
-    if len(encoded) != 1 or not encoded[0]:
-        return f"it has no picture in {name}"
-    if "Name: <unknown>" in message or "parse" in message:
-        return "a feature is missing, or has another type or length than it should"
+def _reason(dataset: DatasetSpec, error: tf.errors.InvalidArgumentError) -> str:
+    """Returns the reason that the parser gave; TensorFlow's own names kernels."""
+    message = str(error.message)
+    _, is_ours, said = message.partition("assertion failed: [")
+    if is_ours:
+        return ": ".join(part.strip("[] ") for part in said.splitlines()[0].split("] ["))
+    if "Could not parse example" in message:
+        return "it is no tf.train.Example"
+    if found := re.search(r"(?:Key|Feature): (.+?)(?:, Index: | \(data type: )", message):
+        return f"its {found[1]} is missing, or has another type or length than it should"
     if not dataset.image.varies and ("nsure" in message or "ncompatible shape" in message):
         return f"its picture is not of {'x'.join(map(str, dataset.image.size or ()))} px"
-    first = encoded[0][:4] if isinstance(encoded[0], bytes) else b""
-    return f"its picture cannot be decoded (it begins with {first.hex(' ')})"
-
-
-def _label_problem(dataset: DatasetSpec, values: Sequence[bytes | int | float]) -> str:
-    """Returns what is wrong with the label of a record, without a full stop; "" for nothing."""
-    name, least = dataset.label_feature, dataset.label_offset
-    if dataset.hot_features:
-        ones = sum(value == 1 for value in values)
-        are_bits = len(values) == len(dataset.classes) and {*values} <= {0, 1}
-        is_right = are_bits and (ones == 1 or dataset.target == "labels")
-        what = "a 0 or 1 for each class" + ", and one 1" * (dataset.target == "class")
-        return "" if is_right else f"it has no feature {name} with {what}"
-    count = {"class": 1, "values": dataset.num_outputs}.get(dataset.target, len(values))
-    is_float = bool(values) and isinstance(values[0], float)
-    if len(values) != count or (values and is_float != (dataset.target == "values")):
-        what = "one value" if dataset.target == "class" else describe(dataset)
-        return f"it has no feature {name} with {what}"
-    greatest = least + len(dataset.classes) - 1
-    for value in values:
-        if isinstance(value, float):
-            if not math.isfinite(value):
-                return f"its {name} is {value}, expected a number"
-            continue
-        text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-        if isinstance(value, bytes) or dataset.label_values:
-            if text not in dataset.classes:
-                return f"its {name} is {text!r}, which is no class"
-        elif not least <= value <= greatest:
-            return f"its {name} is {value}, expected {least} to {greatest} (see label_offset)"
-    return ""
+    return f"its picture cannot be decoded ({_last_line(error)})"

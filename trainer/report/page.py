@@ -210,7 +210,7 @@ def confusion(evaluation: ClassEvaluation) -> dict[str, Any]:
 def plots(evaluation: ValuesEvaluation) -> dict[str, Any]:
     """Returns `plots`: a chart of predicted against true values for each of the first outputs."""
     values = zip(
-        evaluation.names[:MAX_SHOWN], evaluation.label.T, evaluation.predicted.T, strict=True
+        evaluation.names[:MAX_SHOWN], evaluation.label.T, evaluation.predicted.T, strict=False
     )
     charts = [
         scatter_chart(name, "predicted (up) against true", true.tolist(), predicted.tolist())
@@ -355,7 +355,7 @@ def look_up(subset: Subset, records: Collection[int]) -> dict[int, Source]:
             small = thumbnail(encoded, THUMB_PX) if isinstance(encoded, bytes) else None
             shard = bisect_right(split.starts, place) - 1
             found[place] = Source(
-                os.path.basename(split.shards[shard].path),
+                os.path.basename(split.paths[shard]),
                 place - split.starts[shard],
                 filename.decode("utf-8", "replace") if isinstance(filename, bytes) else "",
                 small and draw_boxes(small, record_boxes(record)),

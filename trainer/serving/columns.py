@@ -14,15 +14,12 @@ import tensorflow as tf
 from imageshards.errors import UserError
 from trainer.dataset.spec import FeatureSpec, ModelInputs, input_name
 
-# Features that the builder writes into each record about its picture.
-PICTURE_FACTS = ("image/height", "image/width", "image/channels")
-
 
 class Columns(tf.Module):
     """The inputs of a model besides its picture.
 
-    The transform makes some inputs from raw columns. Size and channels of the picture are read from
-    its JPEG. A request gives all further inputs as the records hold them.
+    The transform makes some inputs from raw columns. A request gives all further inputs as the
+    records hold them.
 
     Args:
         inputs: The inputs of the model.
@@ -57,8 +54,7 @@ class Columns(tf.Module):
             self._raw = dict(function.structured_input_signature[0][0])
             self._transformed = [n for n in inputs.features if n in function.structured_outputs]
             self._needed = _needed(function, self._transformed)
-        made_here = {*self._transformed, *PICTURE_FACTS}
-        self.given = tuple(name for name in inputs.features if name not in made_here)
+        self.given = tuple(name for name in inputs.features if name not in self._transformed)
         for name in sorted(self._needed):
             raw = self._raw[name]
             rest = (None,) if isinstance(raw, tf.SparseTensorSpec) else raw.shape[1:]
@@ -72,21 +68,13 @@ class Columns(tf.Module):
                 (None, *sides), spec.dtype, input_name(name)
             )
 
-    @property
-    def reads_picture(self) -> bool:
-        """Whether an input of the model is read from the picture."""
-        return any(name in PICTURE_FACTS for name in self._inputs.features)
-
-    def __call__(
-        self, columns: Mapping[str, tf.Tensor], records: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
+    def __call__(self, columns: Mapping[str, tf.Tensor], batch: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns the model's inputs besides `image`: [b, *shape], or padded [b, length].
 
         Args:
             columns: Tensors by the names in `signature`.
-            records: JPEGs of records, string [b].
+            batch: The number of examples, int32.
         """
-        batch = tf.shape(records)[0]
         features: dict[str, tf.Tensor | tf.SparseTensor] = {
             name: columns[input_name(name)] for name in self.given
         }
@@ -102,11 +90,6 @@ class Columns(tf.Module):
                 raw[name] = _as_raw(tf.fill(shape, _zero(spec.dtype)), spec)
             made = self._loaded.transform_fn(raw)
             features |= {name: made[name] for name in self._transformed}
-        if self.reads_picture:
-            # A record's picture has the size that the builder wrote beside it.
-            shapes = tf.map_fn(tf.io.extract_jpeg_shape, records, fn_output_signature=tf.int32)
-            shapes = tf.ensure_shape(tf.cast(shapes, tf.int64), (None, 3))
-            features |= {name: shapes[:, i] for i, name in enumerate(PICTURE_FACTS)}
         return {
             input_name(name): _as_input(features[name], spec, self._inputs)
             for name, spec in self._inputs.features.items()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-import os
 from collections.abc import Iterator, Mapping, Sequence
 
 import keras
@@ -25,7 +24,6 @@ from trainer.serving.preprocess import record_jpeg
 
 IMAGE_BYTES = "image_bytes"
 SIGNATURE = "serving_default"
-LABELS_FILE = "labels.txt"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,11 +50,10 @@ class Predictor:
 
     def __init__(self, model: keras.Model, card: ModelCard):
         inputs = card.inputs
-        columns = Columns(inputs, None)
-        if columns.signature:
+        if further := Columns(inputs, None).signature:
             raise UserError(
                 argument="model_path",
-                received=f"a model that takes {', '.join(columns.signature)} besides the picture, "
+                received=f"a model that takes {', '.join(further)} besides the picture, "
                 "which files do not have",
                 remedy="use imageshards export, whose signature takes the other inputs",
             )
@@ -64,10 +61,7 @@ class Predictor:
         pictures = batch_pictures(inputs.image, inputs.size, inputs.eval_crop)
 
         def predict(records: tf.Tensor) -> tf.Tensor:
-            images = pictures(records, tf.zeros_like(records, tf.int64))
-            if not columns.reads_picture:
-                return answer(model, images, card)
-            return answer(model, {"image": images, **columns({}, records)}, card)
+            return answer(model, pictures(records, tf.zeros_like(records, tf.int64)), card)
 
         # A batch dimension of None makes one trace serve batches of any size.
         self._predict = tf.function(predict, [tf.TensorSpec((None,), tf.string)], autograph=False)
@@ -103,8 +97,8 @@ def write_saved_model(
 ) -> list[str]:
     """Writes a SavedModel whose signature takes image files; returns lines that describe it.
 
-    The names of the outputs are saved as the variable `classes`, and as an asset, one per line.
-    `transform` is the folder of the dataset's tensorflow-transform graph, or None.
+    The names of the outputs are saved as the variable `classes`. `transform` is the folder of the
+    dataset's tensorflow-transform graph, or None.
 
     Raises:
         OSError: The folder cannot be written.
@@ -115,16 +109,11 @@ def write_saved_model(
     saved.columns = columns = Columns(card.inputs, transform)
     saved.classes = tf.Variable(card.names, trainable=False, name="classes")
     function = _serve(model, card, columns, saved.classes)
-    with storage.temporary_folder() as folder:
-        labels = os.path.join(folder, LABELS_FILE)
-        with open(labels, "w", encoding="utf-8") as f:
-            f.writelines(f"{name}\n" for name in card.names)
-        saved.labels = tf.saved_model.Asset(labels)
-        try:
-            tf.saved_model.save(saved, path, signatures={SIGNATURE: function})
-        except tf.errors.OpError as e:  # A full disk, for example; the graph is traced already.
-            reason = e.message.splitlines()[0].rpartition("; ")[2].partition(" [Op:")[0]
-            raise OSError(f"{type(e).__name__}: {reason}") from e
+    try:
+        tf.saved_model.save(saved, path, signatures={SIGNATURE: function})
+    except tf.errors.OpError as e:  # A full disk, for example; the graph is traced already.
+        reason = e.message.splitlines()[0].rpartition("; ")[2].partition(" [Op:")[0]
+        raise OSError(f"{type(e).__name__}: {reason}") from e
     return _described(card, columns, function)
 
 
@@ -142,9 +131,9 @@ def _serve(
     """Returns the concrete function from files and raw columns to the outputs of the signature."""
 
     def serve(image_bytes: tf.Tensor, **given: tf.Tensor) -> dict[str, tf.Tensor]:
-        records, inputs = _read_files(image_bytes, card.inputs)
-        if columns.signature or columns.reads_picture:
-            inputs = {"image": inputs, **columns(given, records)}
+        inputs = _read_files(image_bytes, card.inputs)
+        if card.inputs.features:
+            inputs = {"image": inputs, **columns(given, tf.shape(image_bytes)[0])}
         found = answer(model, inputs, card)
         if card.target == "values":
             return {"values": found}
@@ -163,23 +152,22 @@ def _serve(
     return tf.function(serve, autograph=False).get_concrete_function(files, **columns.signature)
 
 
-def _read_files(files: tf.Tensor, inputs: ModelInputs) -> tuple[tf.Tensor, tf.Tensor]:
-    """Converts files to records, string [b], and pictures, uint8 [b, *size, channels].
+def _read_files(files: tf.Tensor, inputs: ModelInputs) -> tf.Tensor:
+    """Converts files to pictures, uint8 [b, *size, channels].
 
     Files that cannot be decoded fail the batch, with an error that names their indices.
     """
     pictures = batch_pictures(inputs.image, inputs.size, inputs.eval_crop)
     options = ImageOptions.from_manifest(inputs.image.options)
 
-    def read(index: tf.Tensor, file: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        record = record_jpeg(file, options)
-        return index, record, pictures(record[None], tf.zeros((1,), tf.int64))[0]
+    def read(index: tf.Tensor, file: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return index, pictures(record_jpeg(file, options)[None], tf.zeros((1,), tf.int64))[0]
 
     shape = (*inputs.size, inputs.image.channels)
     # TensorFlow's decoders do not name the broken element of a batch. So each file becomes an
     # element of a dataset that skips errors, and the missing indices are the broken files. The
     # additional last element keeps the dataset from being empty.
-    end = (tf.constant(-1, tf.int64), tf.constant(b""), tf.zeros(shape, tf.uint8))
+    end = (tf.constant(-1, tf.int64), tf.zeros(shape, tf.uint8))
     whole = (
         tf.data.Dataset.from_tensor_slices(files)
         .enumerate()
@@ -188,12 +176,12 @@ def _read_files(files: tf.Tensor, inputs: ModelInputs) -> tuple[tf.Tensor, tf.Te
         .concatenate(tf.data.Dataset.from_tensors(end))
     )
     count = tf.size(files, tf.int64)
-    indices, records, read_pictures = whole.batch(count + 1).get_single_element()
+    indices, read_pictures = whole.batch(count + 1).get_single_element()
     broken, _ = tf.raw_ops.ListDiff(x=tf.range(count), y=indices)
     message = f"{IMAGE_BYTES} received files that are not whole pictures, at the indices"
     checked = tf.debugging.Assert(tf.equal(tf.size(broken), 0), [message, broken], summarize=64)
     with tf.control_dependencies([checked]):
-        return tf.identity(records[:-1]), tf.ensure_shape(read_pictures[:-1], (None, *shape))
+        return tf.ensure_shape(tf.identity(read_pictures[:-1]), (None, *shape))
 
 
 def _described(
@@ -208,7 +196,7 @@ def _described(
         lines.append(f"input    {name}: {spec.dtype.name} [{', '.join(sides)}]")
     lines += [f"output   {name}: {spec.dtype.name}" for name, spec in outputs]
     noun = "classes" if card.target == "class" else card.target
-    lines.append(f"{noun:<8} {len(card.names)}, also in assets/{LABELS_FILE}")
+    lines.append(f"{noun:<8} {len(card.names)}, in the variable classes")
     if columns.given:
         lines.append(
             f"note: no transform makes {', '.join(columns.given)}; give the values "

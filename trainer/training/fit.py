@@ -21,7 +21,8 @@ from trainer.dataset.subset import refuse_overlap
 from trainer.models.keras_internals import check_keras
 from trainer.models.optimizer import check_replicas
 from trainer.models.strategy import host_count, note_missed_gpus, remember, separate_replicas
-from trainer.reader.batches import EvaluationData, TrainingData
+from trainer.reader.batches import TrainingData
+from trainer.reader.described import EvaluationData
 from trainer.training.loop import Loop, make_ready
 from trainer.training.open_run import Epochs, Run, open_run
 from trainer.training.output_folder import begin_run

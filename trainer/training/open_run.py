@@ -11,8 +11,9 @@ import tensorflow as tf
 from imageshards.errors import Arg, UserError
 from imageshards.text import counted
 from trainer.cluster.hosts import ONE_HOST, Hosts
-from trainer.reader.batches import EvaluationData, TrainingData
+from trainer.reader.batches import TrainingData
 from trainer.reader.broken_records import BrokenRecords
+from trainer.reader.described import EvaluationData
 from trainer.reader.stream import TrainingStream
 from trainer.strengths import NAMED, Augment
 from trainer.training.output_folder import OTHER_OUTPUT, check_no_model

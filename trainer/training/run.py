@@ -24,8 +24,8 @@ from trainer.models import model, optimizer, strategy, user_model
 from trainer.models.freezing import Frozen, schedule_after
 from trainer.models.keras_internals import check_keras
 from trainer.models.metrics import ALWAYS
-from trainer.reader import pipeline
-from trainer.reader.batches import EvaluationData, TrainingData
+from trainer.reader.batches import TrainingData
+from trainer.reader.described import EvaluationData
 from trainer.reader.stream import EvaluationStream
 from trainer.report.page import target_fact, write_report
 from trainer.serving.model_file import BEST_MODEL_FILE, MODEL_FILE, save_model
@@ -226,9 +226,8 @@ def show_first_batch(config: RunConfig, run: Run) -> None:
     """Shows a batch as the model receives it, for `--dry_run`."""
     batch, training = run.stream.first(0), run.train
     if run.hosts.is_chief:
-        memory = pipeline.memory_bytes(training)
         target = training.subset.dataset.target
-        summary.show_batch(batch, training.classes, memory, config.output, target)
+        summary.show_batch(batch, training.classes, config.output, target)
 
 
 def fit(config: RunConfig, run: Run, built: Built) -> MetricsFile:

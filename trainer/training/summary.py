@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from imageshards import storage
-from imageshards.page import draw_boxes, number, render, size
+from imageshards.page import draw_boxes, number, render
 from imageshards.text import counted
 from trainer.config import RunConfig
 from trainer.dataset.batch import Batch
@@ -143,14 +143,10 @@ def waiting_line(history: Sequence[Mapping[str, float | None]]) -> str | None:
 def show_batch(
     batch: Batch,
     classes: Sequence[str],
-    memory: Mapping[str, int],
     output: str,
     target: str = "class",
 ) -> str:
-    """Writes a contact sheet of a global batch, and returns its path, `report/dry_run.html`.
-
-    It also prints the memory of the reader, by purpose.
-    """
+    """Writes a contact sheet of a global batch, and returns its path, `report/dry_run.html`."""
     path = storage.join(output, "report", SHEET_NAME)
     pictures = np.asarray(batch["inputs"][IMAGE_INPUT])[:MAX_PICTURES]
     weights, found = np.asarray(batch["weight"]), batch["inputs"].get(BOXES)
@@ -172,8 +168,6 @@ def show_batch(
     page = render("trainer.report", "dry_run.jinja", title=title, size=len(labels), thumbs=thumbs)
     with output_errors(output, SHEET_NAME):
         storage.write(path, page)
-    parts = ", ".join(f"{name} {size(part)}" for name, part in memory.items())
-    print(f"the reader will hold {size(sum(memory.values()))} ({parts})")
     print(f"one batch, as the model gets it: {path}")
     return path
 

@@ -14,7 +14,7 @@ from tests.support.dataset_factory import Dataset
 from tests.support.errors import refused
 from tests.support.manifests import blank, shards_of, write_manifest
 from trainer.commands import parse_config
-from trainer.dataset.open import open_dataset
+from trainer.dataset.manifest import load_manifest
 
 
 @pytest.mark.parametrize(
@@ -59,13 +59,17 @@ def sets(tmp_path_factory):
     return made / "mine", made / "theirs"
 
 
+def _read_to_train(folder: Path, root: Path | None) -> Any:
+    flags = ["--data", str(folder), *(["--records_root", str(root)] if root else [])]
+    config = parse_config(flags).read
+    return load_manifest(config.data, config.records_root)
+
+
 OPENS: dict[str, Callable[[Path, Path | None], Any]] = {
     "ims.verify": lambda folder, root: ims.verify(folder, workers=1, records_root=root),
     "ims.report": lambda folder, root: ims.report(folder, records_root=root),
     "ims.duplicates": lambda folder, root: ims.duplicates(folder, workers=1, records_root=root),
-    "train": lambda folder, root: open_dataset(
-        parse_config(["--data", str(folder), *(["--records_root", str(root)] if root else [])]).read
-    ),
+    "train": _read_to_train,
     "ims.open": lambda folder, root: list(ims.open(folder, records_root=root).source("train")),
     "ims.load_manifest": lambda at, root: ims.load_manifest(at, adopted=True, records_root=root),
 }

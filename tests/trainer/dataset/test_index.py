@@ -1,4 +1,3 @@
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +6,6 @@ import numpy as np
 import pytest
 
 from imageshards.adopt import AdoptOptions, adopt
-from imageshards.example import decode_example
 from imageshards.tfrecord import write_records
 from tests.support.dataset_factory import Dataset
 from tests.support.errors import refused
@@ -39,17 +37,16 @@ def made(tmp_path_factory):
     """18 records to train on, without their shards: the index has to do."""
     dataset = Dataset(tmp_path_factory.mktemp("data") / "set", classes=CLASSES)
     dataset.manifest["features"] |= EXTRA
-    numbers = itertools.count()
-    for name, payloads in dataset.payloads.items():
-        for place, payload in enumerate(payloads):
-            number = next(numbers)
-            features: dict[str, Any] = {
-                "age": [math.nan if number == 7 else number / 10], "year": [number % 6],
-                "place": ["Žilina".encode() if number % 3 else b"Brno"], "width": [100 + number],
-                "note": [{4: b"\xff", 5: b"x" * 257}.get(number, b"fine")],
-                "box": [0.0] * 4,
-            }  # fmt: skip
-            dataset.replace(name, place, decode_example(payload) | features)
+
+    def features_of(number):
+        return {
+            "age": [math.nan if number == 7 else number / 10], "year": [number % 6],
+            "place": ["Žilina".encode() if number % 3 else b"Brno"], "width": [100 + number],
+            "note": [{4: b"\xff", 5: b"x" * 257}.get(number, b"fine")],
+            "box": [0.0] * 4,
+        }  # fmt: skip
+
+    dataset.change_records(features_of)
     for shard in dataset.directory.glob("*.tfrecord"):
         shard.unlink()
     return dataset.directory
@@ -69,10 +66,7 @@ def test_only_records_that_pass_the_filters_have_a_class(made, filters):
 
 def test_a_condition_on_the_label_means_the_class_where_labels_begin_at_1(tmp_path):
     dataset = Dataset(tmp_path, {"train": 1})
-    name = next(iter(dataset.payloads))
-    for place, payload in enumerate(dataset.payloads[name]):
-        label = {"image/class/label": [place % 2 + 1]}
-        dataset.replace(name, place, decode_example(payload) | label)
+    dataset.change_records(lambda number: {"image/class/label": [number % 2 + 1]})
     edit_manifest(tmp_path, first_label=1, adopted=ROLES)
     assert found(tmp_path, "image/class/label==1") == [-1, 1] * 3
     edit_manifest(tmp_path, first_label=0, adopted=ROLES)

@@ -37,11 +37,8 @@ def made(dataset):
 def with_extra(folder):
     dataset = Dataset(folder, {"train": 1}, per_shard=2)
     dataset.manifest["features"] |= EXTRA
-    (shard,) = dataset.payloads
     more: dict[str, Values] = {"age": [1.5], "box": [0.0, 0.1, 0.2, 0.3], "words": [b"\xff"]}
-    for number in range(2):
-        features = features_of(number, number) | more | {"tokens": [7] * number}
-        dataset.replace(shard, number, features)
+    dataset.change_records(lambda number: more | {"tokens": [7] * number})
     return dataset
 
 

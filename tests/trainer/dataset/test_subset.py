@@ -16,7 +16,7 @@ from tests.support.reader_sets import CLASSES, FEATURES, IMAGE, choose, make_set
 from trainer.config import ReadConfig
 from trainer.dataset import subset
 from trainer.dataset.index import OPERATORS, Filter, parse_filter
-from trainer.dataset.spec import DatasetSpec, FeatureSpec, Shard, Split
+from trainer.dataset.spec import DatasetSpec, FeatureSpec, Split
 from trainer.reader.batches import open_data
 
 _FILTERED = {"image/width": FeatureSpec("int64", ()), **FEATURES}
@@ -78,8 +78,11 @@ def test_a_command_validates_on_its_training_records_only_if_told(tmp_path):
 
 @given(st.lists(st.integers(0, 10_000), min_size=3, max_size=3))
 def test_weights_make_every_class_with_records_weigh_the_same(counts):
-    first = Shard("a", sum(counts), 1, dict(zip(CLASSES, counts, strict=True)))
-    split = Split("train", (first, Shard("b", 5, 1, {"bee": 2, "cat": 3})))
+    classes = dict(zip(CLASSES, counts, strict=True)), {"bee": 2, "cat": 3}
+    shards: Any = [
+        types.SimpleNamespace(num_records=sum(one.values()), classes=one) for one in classes
+    ]
+    split = Split("train", shards, ("a", "b"))
     dataset = DatasetSpec("DATA", {"train": split}, CLASSES, IMAGE, FEATURES, blank())
     subset = choose(dataset, balance="weights")
     assert subset.class_counts and subset.class_weights

@@ -16,8 +16,8 @@ from trainer.evaluation.kinds import ClassEvaluation
 from trainer.models.metrics import Accuracy
 from trainer.models.optimizer import CrossEntropy
 from trainer.reader import pipeline, stream
-from trainer.reader.batches import EvaluationData
 from trainer.reader.broken_records import BrokenRecords
+from trainer.reader.described import EvaluationData
 from trainer.reader.stream import EvaluationStream
 
 IMAGE = ImageSpec((1, 1), False, 3, (0.5,) * 3, (0.25,) * 3)
@@ -25,7 +25,7 @@ IMAGE = ImageSpec((1, 1), False, 3, (0.5,) * 3, (0.25,) * 3)
 
 def data_of(classes: tuple[str, ...], num_records: int, batch_size: int) -> EvaluationData:
     dataset = DatasetSpec("somewhere", {}, classes, IMAGE, {}, blank())
-    subset = Subset(dataset, Split("validation", ()), classes, None, (), num_records, None)
+    subset = Subset(dataset, Split("validation", (), ()), classes, None, (), num_records, None)
     return EvaluationData(subset, ReadOptions(threads=2), ModelInputs((1, 1), IMAGE), batch_size)
 
 

@@ -2,11 +2,7 @@ import numpy as np
 import pytest
 
 from tests.support.evaluations import evaluation_of
-
-pytest.importorskip("tensorflow")
-
-from trainer.evaluation.evaluation import MAX_SHOWN
-from trainer.evaluation.kinds import ValuesCollector, ValuesEvaluation
+from trainer.evaluation.kinds import ValuesEvaluation
 
 
 def test_figures_by_hand() -> None:
@@ -31,29 +27,21 @@ def test_figures_by_hand() -> None:
     assert [row[0] for row in empty.table().rows] == ["a", "b"]
 
 
-def test_the_first_of_many_values_are_kept_and_all_are_summed_up() -> None:
+def test_errors_of_many_large_values_keep_their_digits() -> None:
     rng = np.random.default_rng(3)
     # Large beside what they vary by, and the last one always the same.
     label = (rng.normal(1e6, 10, (50, 9))).astype(np.float32)
     label[:, 8] = 0.1
     predicted = label + rng.normal(0, 3, (50, 9)).astype(np.float32)
-    names = tuple(f"v[{i}]" for i in range(9))
     true = label.astype(np.float64)
     off = predicted - true
     explained = [1 - np.sum(off[:, i] ** 2) / np.sum((one - one.mean()) ** 2)
                  for i, one in enumerate(true.T[:8])]  # fmt: skip
-    for size in (1, 7, 50):
-        collector = ValuesCollector(ValuesEvaluation, names, 50)
-        for begin in range(0, 50, size):
-            rows = slice(begin, begin + size)
-            own = {"label": label[rows], "predicted": predicted[rows]}
-            more = {"record": np.arange(50)[rows], "weight": np.ones(len(label[rows]))}
-            collector.add({**own, **more, "losses": label[rows, 0]})
-        found = collector.evaluation()
-        assert found.label.shape == found.predicted.shape == (50, MAX_SHOWN)
-        errors = np.array([row[1:] for row in found.table().rows], np.float64)
-        np.testing.assert_allclose(errors[:, 0], np.mean(off**2, 0))
-        np.testing.assert_allclose(errors[:, 1], np.mean(np.abs(off), 0))
-        np.testing.assert_allclose(errors[:8, 3], explained, rtol=1e-9)
-        assert np.isnan(errors[8, 3])
-        assert all(text.endswith(", …") and text.count(", ") == 6 for text in found.described(4))
+    names = [f"v[{i}]" for i in range(9)]
+    found = evaluation_of(ValuesEvaluation, label, predicted, *names)
+    errors = np.array([row[1:] for row in found.table().rows], np.float64)
+    np.testing.assert_allclose(errors[:, 0], np.mean(off**2, 0))
+    np.testing.assert_allclose(errors[:, 1], np.mean(np.abs(off), 0))
+    np.testing.assert_allclose(errors[:8, 3], explained, rtol=1e-9)
+    assert np.isnan(errors[8, 3])
+    assert all(text.endswith(", …") and text.count(", ") == 6 for text in found.described(4))

@@ -16,6 +16,7 @@ from tests.support.errors import refused
 from tests.support.external_sets import flip_byte
 from tests.support.reader_sets import choose, make_set, record_of, training_data
 from trainer.dataset.batch import WHOLE, ReplicaSlices
+from trainer.dataset.source import RecordSource
 from trainer.reader import pieces as pieces_module
 from trainer.reader import read_ahead
 from trainer.reader.order import evaluation_order, shareable_size, training_order, without_copies
@@ -129,11 +130,8 @@ def test_damaged_and_empty_records_keep_their_places(tmp_path, choice):
 
 def spoil(subset, record, at=20):
     """Changes a byte of a record, `at` bytes behind its header's begin."""
-    reader, pieces = PieceReader(subset), subset.pieces
-    piece = int(np.searchsorted(pieces.first, record, side="right")) - 1
-    place = reader.places(piece)[record - int(pieces.first[piece])]
-    path = pathlib.Path(subset.split.shards[int(pieces.shard[piece])].path)
-    flip_byte(path, place.offset_bytes + at)
+    path, stored = RecordSource(subset.dataset, subset.split).stored(record)
+    flip_byte(pathlib.Path(path), stored.offset_bytes + at)
 
 
 @pytest.mark.parametrize("at", [20, 3], ids=["payload", "length"])
@@ -153,7 +151,7 @@ def test_a_damaged_record_fails_only_its_own_batch(tmp_path, at):
 
 def test_a_record_whose_length_differs_from_the_index_is_damaged(tmp_path):
     subset = choose(make_set(tmp_path, [[0] * 2]))
-    path = pathlib.Path(subset.split.shards[0].path)
+    path = pathlib.Path(subset.split.paths[0])
     short = frame_record(b"short")
     path.write_bytes(short + path.read_bytes()[len(short) :])
     (first, *_) = PieceReader(subset).read(0)

@@ -9,8 +9,6 @@ from imageshards.tfrecord import write_records
 from tests.support.external_sets import example
 from tests.support.pictures import saved
 
-pytest.importorskip("tensorflow")
-
 COLOURS = [(250, 10, 10), (20, 240, 30), (40, 60, 230), (90, 90, 90), (240, 240, 30)]
 NONE, CACHED = {"augment": "none", "image_size": (32, 40)}, {"cache": "pixels"}
 

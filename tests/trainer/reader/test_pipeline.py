@@ -12,10 +12,9 @@ from tests.support.trainer_data import assert_same
 from trainer.augment.augmentation import make_augmentation
 from trainer.augment.pixels import Pairs
 from trainer.dataset.batch import ReplicaSlices
-from trainer.dataset.pieces import PIECE_BYTES
 from trainer.dataset.spec import ReadOptions
 from trainer.reader import pipeline
-from trainer.reader.batches import EvaluationData
+from trainer.reader.described import EvaluationData
 from trainer.reader.order import training_order
 from trainer.strengths import Augment
 
@@ -124,12 +123,10 @@ def test_all_threads_decode_at_batch_2048(tmp_path, monkeypatch, threads, level)
     assert wanted <= most <= threads
 
 
-def test_memory_stays_within_memory_bytes(dataset):
-    subset = choose(dataset)
-    small = pipeline.memory_bytes(training_data(subset, 8))
-    assert small["batches ahead"] == pipeline.PREFETCH_BATCHES * 8 * SIDE_PX * SIDE_PX * 3
-    assert small["pieces"] == len(subset.pieces) * PIECE_BYTES
-    assert small["read ahead"] == subset.split.num_bytes
-    large = dataclasses.replace(MODEL, size=(512, 512))
-    data = training_data(subset, 256, read_options=ReadOptions(threads=256), inputs=large)
-    assert pipeline.memory_bytes(data)["batches being decoded"] < 1.2 * pipeline.IN_FLIGHT_BYTES
+def test_batches_in_flight_take_a_bounded_memory():
+    for side_px, batch_size in ((512, 256), (8, 4)):
+        large = dataclasses.replace(MODEL, size=(side_px, side_px))
+        calls, at_once = pipeline._parallel_calls(ReadOptions(threads=256), batch_size, large)
+        picture_bytes = side_px * side_px * 3
+        assert calls * batch_size * picture_bytes < 1.2 * pipeline.IN_FLIGHT_BYTES
+        assert 256 <= calls * at_once  # all threads are busy

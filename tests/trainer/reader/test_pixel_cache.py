@@ -28,7 +28,7 @@ from trainer.dataset.batch import ReplicaSlices
 from trainer.dataset.open import wanted_inputs
 from trainer.dataset.spec import ModelInputs, ReadOptions
 from trainer.reader import pixel_cache
-from trainer.reader.batches import EvaluationData
+from trainer.reader.described import EvaluationData
 from trainer.reader.pieces import PieceReader
 from trainer.reader.pixel_cache import PixelCache, decode_once
 from trainer.strengths import Augment
@@ -115,7 +115,7 @@ def test_killed_decoding_continues_where_it_stopped(subset, options, monkeypatch
 
 
 def test_a_damaged_record_stays_damaged_in_the_cache(subset, options):
-    path = subset.split.shards[1].path
+    path = subset.split.paths[1]
     flip_byte(pathlib.Path(path), records_of(path)[1].offset_bytes + 30)
     for _ in range(2):
         with pytest.raises(tf.errors.OpError, match="record 1 at byte .* remove that"):
@@ -127,7 +127,7 @@ def test_a_damaged_record_stays_damaged_in_the_cache(subset, options):
 
 
 def test_the_cache_names_an_undecodable_picture_and_continues_later(subset, options):
-    path, picture = subset.split.shards[3].path, jpeg(value_of(8))
+    path, picture = subset.split.paths[3], jpeg(value_of(8))
     whole = [one.payload for one in records_of(path)]
     write_records(path, [one.replace(picture, b"x" * len(picture)) for one in whole])
     with refused("data", "record 0 at byte 0"):

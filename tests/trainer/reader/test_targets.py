@@ -198,13 +198,13 @@ def test_missing_inputs_matter_only_in_selected_records(made):
     ("column", "changed", "reason"),
     [
         ("bright", [0.5], ""),
-        ("bright", [], "it has no feature bright with 1 number"),
-        ("rgb", [0.5, float("nan"), 1.0], "its rgb is nan, expected a number"),
-        ("shade", [7], "its shade is '7', which is no class"),
+        ("bright", [], "its bright is missing, or has another type or length than it should"),
+        ("rgb", [0.5, float("nan"), 1.0], "its rgb is no number: nan"),
+        ("shade", [7], "its shade is no class: 7"),
         ("words", [], ""),
-        ("words", [b"red", b"pink"], "its words is 'pink', which is no class"),
-        ("weight", [-1.0], "its weight weight is -1.0, expected a number of at least 0"),
-        ("weight", [], "its weight weight is missing, expected a number of at least 0"),
+        ("words", [b"red", b"pink"], "its words is no class: pink"),
+        ("weight", [-1.0], "its weight weight is no number of at least 0: -1"),
+        ("weight", [], "its weight is missing, or has another type or length than it should"),
     ],
 )
 def test_a_record_without_target_or_weight_is_named_with_the_reason(made, column, changed, reason):

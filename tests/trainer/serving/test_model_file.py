@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from tests.support.errors import refused
-from tests.support.served_models import SIZE, card, network, saved, values_card
-from trainer.dataset.spec import CARD_FILE, FeatureSpec, MeanStd
+from tests.support.served_models import SIZE, card, network, saved
+from trainer.dataset.spec import FeatureSpec, MeanStd
 from trainer.serving import model_file
 
 pytestmark = pytest.mark.process
@@ -34,16 +34,6 @@ def test_a_saved_model_is_loaded_with_its_weights_and_every_field_of_its_card(tm
         again, its_card = found.load(), found.card
         assert its_card == full
         np.testing.assert_equal(again.get_weights(), model.get_weights())
-
-
-def test_the_card_of_an_older_model_of_values_has_no_mean(tmp_path):
-    saved(tmp_path, values_card("price"))
-    with zipfile.ZipFile(tmp_path / "model.keras") as file:
-        older = json.loads(file.read(CARD_FILE))
-    del older["target_mean_std"]
-    with zipfile.ZipFile(tmp_path / "model.keras", "w") as file:
-        file.writestr(CARD_FILE, json.dumps(older))
-    assert model_file.read_card(str(tmp_path)) == values_card("price")
 
 
 def test_a_model_is_saved_without_its_optimizer_and_can_train_further(tmp_path):

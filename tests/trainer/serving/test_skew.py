@@ -84,7 +84,7 @@ def test_pixels_are_those_of_training(built: Any, side_px: int) -> None:
 
 def test_raw_columns_become_what_the_records_hold(built: Any, tmp_path: pathlib.Path) -> None:
     rows, data = built
-    names = ["image", "age", "meta", "tokens", "image/height"]
+    names = ["image", "age", "meta", "tokens"]
     evaluation = data.evaluation(batch_size=16, split="train", inputs=names)
     model = saved_model(tmp_path, ModelCard(data.classes, evaluation.model_inputs))
     copy_transform(data.dataset, str(tmp_path))
