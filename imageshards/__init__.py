@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from beam_pipeline.api import build as build
     from beam_pipeline.progress import BuildSummary as BuildSummary
+    from imageshards.adoption.command import adopt as adopt
     from imageshards.deduplication.command import duplicates as duplicates
     from imageshards.errors import UserError as UserError
     from imageshards.example import Values as Values
@@ -62,6 +63,7 @@ __version__ = "1.0.0"
 _HOMES = {
     "beam_pipeline.api": ["build"],
     "beam_pipeline.progress": ["BuildSummary"],
+    "imageshards.adoption.command": ["adopt"],
     "imageshards.deduplication.command": ["duplicates"],
     "imageshards.errors": ["UserError"],
     "imageshards.example": ["Values", "decode_example", "encode_example"],

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import imageshards as ims
 from beam_pipeline.inputs.datasets import list_records, open_inputs, shards_to_list
 from beam_pipeline.options import BuildOptions, CopiedInput, InputOptions
-from imageshards.adopt.command import adopt
+from imageshards.adoption.command import adopt
 from imageshards.errors import UserError
 from imageshards.example import encode_example
 from imageshards.manifest import digest_of

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import imageshards as ims
-from imageshards.adopt.command import main as adopt_main
+from imageshards.adoption.command import main as adopt_main
 from imageshards.errors import DamagedManifestError, UserError
 from imageshards.manifest import IndexFile, Roles, Shard, Split, check_folders, common_root
 from tests.support.dataset_factory import Dataset

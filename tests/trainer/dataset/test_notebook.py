@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 import imageshards as ims
-from imageshards.adopt import AdoptOptions, adopt
+from imageshards.adoption.command import adopt
 from imageshards.tfrecord import write_records
 from tests.support.dataset_factory import Dataset
 from tests.support.external_sets import example, flip_byte, records_of
@@ -87,7 +87,7 @@ def test_adopted_records_show_pngs_with_their_labels(tmp_path):
     rows = [(png, 1), (png, 2), (png, 1), (b"none", 2)]
     records = [example({"image": picture, "label": label}) for picture, label in rows]
     write_records(tmp_path / "train-00000-of-00001.tfrecord", records)
-    adopt(str(tmp_path), options=AdoptOptions(label_offset=1, class_names=("red", "blue")))
+    adopt(str(tmp_path), label_offset=1, class_names=("red", "blue"))
     page = shown(ims.open(tmp_path))
     assert captions(page) == ["red", "blue", "red"]
 
