@@ -137,3 +137,19 @@ def eight_bits(picture: Image.Image) -> Image.Image:
         return picture
     # Pillow's own conversion would turn all values above 255 white. 65535 / 257 is 255.
     return picture.convert("I").point(lambda value: value * (1 / 257) + 0.5).convert("L")
+
+
+def decoded(encoded: object, size: tuple[int, int]) -> Image.Image | None:
+    """Returns a record's picture as RGB, no smaller than `size`; None if it cannot be decoded.
+
+    The decoder of a JPEG halves a picture that is more than twice as large.
+    """
+    if not isinstance(encoded, bytes):
+        return None
+    try:
+        with open_picture(encoded) as picture:
+            if can_draft(encoded):
+                picture.draft("RGB", size)
+            return eight_bits(picture).convert("RGB")
+    except DECODE_ERRORS:
+        return None

@@ -31,7 +31,7 @@ from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.example import decode_example
 from imageshards.index import index_schema, read_shard_index
-from imageshards.jpeg import DECODE_ERRORS, can_draft, eight_bits, open_picture
+from imageshards.jpeg import decoded
 from imageshards.manifest import TRAIN_NAMES, VALIDATION_NAMES, Manifest, Shard, shard_path
 from imageshards.progress import with_progress
 from imageshards.tfrecord import RecordError, scan_file
@@ -258,15 +258,8 @@ def difference_hash(picture: Image.Image) -> int:
 
 def hash_of_jpeg(encoded: object) -> int | None:
     """Returns the difference hash of a record's picture; None if it cannot be decoded."""
-    if not isinstance(encoded, bytes):
-        return None
-    try:
-        with open_picture(encoded) as picture:
-            if can_draft(encoded):
-                picture.draft("RGB", _SAMPLED_PX)
-            return difference_hash(eight_bits(picture).convert("RGB"))
-    except DECODE_ERRORS:
-        return None
+    picture = decoded(encoded, _SAMPLED_PX)
+    return None if picture is None else difference_hash(picture)
 
 
 def masks_for(hashes: np.ndarray, distance: int) -> list[int]:

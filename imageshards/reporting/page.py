@@ -166,8 +166,7 @@ def _thumbs(directory: str, manifest: Manifest, shard: Shard, count: int) -> Ite
         records = read_records(shard_path(directory, shard.name))
         for record in itertools.islice(records, count):
             features = decode_example(record.payload)
-            encoded = (features.get(roles.image) or [b""])[0]
-            picture = thumbnail(encoded, THUMB_PX) if isinstance(encoded, bytes) else None
+            picture = thumbnail(next(iter(features.get(roles.image, ())), None), THUMB_PX)
             if picture is not None:
                 key = _text(features, roles.filename)
                 drawn = draw_boxes(picture, record_boxes(features))
