@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from imageshards.example import Values as Values
     from imageshards.example import decode_example as decode_example
     from imageshards.example import encode_example as encode_example
-    from imageshards.manifest import load_manifest as load_manifest
+    from imageshards.manifest.file import load_manifest as load_manifest
     from imageshards.reporting.command import report as report
     from imageshards.tfrecord import Record as Record
     from imageshards.tfrecord import RecordError as RecordError
@@ -67,7 +67,7 @@ _HOMES = {
     "imageshards.deduplication.command": ["duplicates"],
     "imageshards.errors": ["UserError"],
     "imageshards.example": ["Values", "decode_example", "encode_example"],
-    "imageshards.manifest": ["load_manifest"],
+    "imageshards.manifest.file": ["load_manifest"],
     "imageshards.reporting.command": ["report"],
     "imageshards.tfrecord": ["Record", "RecordError", "read_records", "write_records"],
     "imageshards.verification.command": ["verify"],

@@ -20,17 +20,8 @@ from imageshards.commands.command_line import Parser
 from imageshards.commands.options import add_options
 from imageshards.commands.output_folder import check_no_links
 from imageshards.errors import Arg, UserError
-from imageshards.manifest import (
-    INDEX_NAME,
-    MANIFEST_NAME,
-    ONE,
-    SEVERAL,
-    SPLIT_NAME,
-    Manifest,
-    common_root,
-    outside_folders,
-    publish_manifest,
-)
+from imageshards.manifest import INDEX_NAME, MANIFEST_NAME, ONE, SEVERAL, SPLIT_NAME, Manifest
+from imageshards.manifest.file import common_root, outside_folders, publish_manifest
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError
 from imageshards.typed import convert, decode_object

@@ -22,7 +22,6 @@ from imageshards.example import Dtype, Values, decode_record
 from imageshards.index import encode_index, index_file, index_table
 from imageshards.jpeg import FORMATS
 from imageshards.manifest import (
-    FORMAT_VERSION,
     NONE,
     ONE,
     SEVERAL,
@@ -35,10 +34,8 @@ from imageshards.manifest import (
     Shard,
     Source,
     Split,
-    common_root,
-    fingerprint_of,
-    outside_folders,
 )
+from imageshards.manifest.file import FORMAT_VERSION, common_root, fingerprint_of, outside_folders
 from imageshards.text import counted
 from imageshards.tfrecord import read_records
 from imageshards.typed import convert

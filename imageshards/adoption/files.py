@@ -22,10 +22,10 @@ from imageshards.manifest import (
     TFDS_FEATURES_NAME,
     TFDS_INFO_NAME,
     TRAIN_NAMES,
-    common_root,
     is_plain,
     tfds_labels_name,
 )
+from imageshards.manifest.file import common_root
 from imageshards.tfrecord import FILE_NAME
 from imageshards.typed import decode_object
 

@@ -17,7 +17,8 @@ from imageshards.commands.options import Option, add_options, check_options
 from imageshards.commands.output_folder import check_no_links, check_page_folder
 from imageshards.errors import UserError
 from imageshards.example import decode_record
-from imageshards.manifest import DUPLICATES_NAME, PAGE_NAME, Manifest, shard_path, to_json
+from imageshards.manifest import DUPLICATES_NAME, PAGE_NAME, Manifest
+from imageshards.manifest.file import shard_path, to_json
 from imageshards.page import number, render, share, thumbnail
 from imageshards.progress import ProgressLine
 from imageshards.text import counted

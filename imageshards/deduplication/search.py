@@ -32,7 +32,8 @@ from imageshards.errors import Arg, UserError
 from imageshards.example import decode_example
 from imageshards.index import index_schema, read_shard_index
 from imageshards.jpeg import decoded
-from imageshards.manifest import TRAIN_NAMES, VALIDATION_NAMES, Manifest, Shard, shard_path
+from imageshards.manifest import TRAIN_NAMES, VALIDATION_NAMES, Manifest, Shard
+from imageshards.manifest.file import shard_path
 from imageshards.progress import with_progress
 from imageshards.tfrecord import RecordError, scan_file
 

@@ -39,7 +39,6 @@ from imageshards.manifest import (
     BUILD_AGAIN,
     CLASS_FEATURE,
     FILENAME_FEATURE,
-    FRAME_BYTES,
     INDEX_NAME,
     LABEL_FEATURE,
     LABELS_FEATURE,
@@ -52,10 +51,11 @@ from imageshards.manifest import (
     IndexFile,
     Manifest,
     Shard,
-    find_split,
     record_features,
 )
+from imageshards.manifest.file import find_split
 from imageshards.text import counted
+from imageshards.tfrecord import FRAME_BYTES
 
 # Column → its Arrow type, in the order of the files.
 COLUMNS = {

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -15,8 +15,7 @@ import msgspec
 from imageshards import storage, tfrecord
 from imageshards.bounds import MAX_JSON_BYTES, MAX_LINE_BYTES
 from imageshards.errors import Arg, DamagedManifestError, LeaseLostError, UserError
-from imageshards.manifest.content import Manifest, Number, is_outside, record_features
-from imageshards.manifest.names import (
+from imageshards.manifest import (
     ADOPT_AGAIN,
     BUILD_AGAIN,
     MANIFEST_NAME,
@@ -24,6 +23,11 @@ from imageshards.manifest.names import (
     REJECTS_NAME,
     REPLACED_NAME,
     STAGING_NAME,
+    TRAIN_NAMES,
+    VALIDATION_NAMES,
+    Manifest,
+    Number,
+    record_features,
 )
 from imageshards.typed import convert, decode, decode_object
 
@@ -211,6 +215,38 @@ def _damaged(
     )
 
 
+def fingerprint_of(manifest: Manifest) -> str:
+    """Returns a hash of the records and of their description, the same after an equal build.
+
+    A run compares this hash when it resumes. The place of the dataset, counts of other files, and
+    the version of PyArrow, which determines the bytes of an index, do not change the hash.
+    """
+    whole = manifest.to_builtins()
+    for split in whole["splits"].values():
+        for shard in split["shards"]:
+            del shard["index"]
+            shard.pop("folder", None)
+    of_adopted = ("adopted", "first_label") if manifest.adopted else ()
+    names = ("splits", "classes", "features", "image", *of_adopted)
+    hashed = {name: whole.get(name) for name in names}
+    return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
+
+
+def find_split(name: str, splits: Collection[str], argument: str) -> str:
+    """Returns the split of this name, or of a name that means the same (`val`, `validation`).
+
+    Raises:
+        UserError: No split has the name; the error names `argument`.
+    """
+    names = next((names for names in (TRAIN_NAMES, VALIDATION_NAMES) if name in names), ())
+    known = (one for one in (name, *names) if isinstance(one, str) and one in splits)
+    found = next(known, None)
+    if found is None:
+        expected = f"one of {', '.join(splits) or 'none'}"
+        raise UserError(argument=argument, received=repr(name), expected=expected)
+    return found
+
+
 def digest_of(manifest: Mapping[str, Any]) -> str:
     """Returns the SHA-256 of a manifest without its key `digest`, as compact, sorted JSON."""
     rest = {key: value for key, value in manifest.items() if key != "digest"}
@@ -219,46 +255,25 @@ def digest_of(manifest: Mapping[str, Any]) -> str:
 
 
 def _no_dataset(argument: str, directory: str) -> UserError:
-    if storage.is_local(directory) and not os.path.isdir(directory):
-        what = "is a file" if os.path.lexists(directory) else "does not exist"
-        return UserError(
-            argument=argument,
-            received=f"{directory!r}, which {what}",
-            expected="the folder that a build wrote",
-            remedy="fix the path, or build a dataset there with imageshards build --input PHOTOS "
-            "--output FOLDER",
-        )
-    try:
-        remedy = _how_to_build(directory)
-    except OSError:
-        remedy = "name another folder, or build it again"
-    return UserError(
-        argument=argument,
-        received=f"{directory!r}, where there is no {MANIFEST_NAME}; a directory without a "
-        "manifest is not a dataset",
-        remedy=remedy,
-    )
-
-
-def _how_to_build(directory: str) -> str:
-    """Returns the remedy for a missing dataset, which depends on the files in the folder."""
+    """Returns the error for a missing dataset, whose remedy depends on the files in the folder."""
     staging = storage.join(directory, STAGING_NAME)
-    if storage.is_folder(staging):
-        before = storage.join(staging, REPLACED_NAME)
-        is_there = storage.exists(storage.join(before, MANIFEST_NAME))
-        kept = f", and the dataset before it is in {before}" if is_there else ""
-        return f"its build has not ended{kept}; wait for it, or run it again if it was stopped"
-    # A store may hold millions of objects; the first names are enough for a guess.
-    some = [found.path for found in itertools.islice(storage.files_below(directory), 1000)]
-    if any(tfrecord.FILE_NAME.search(storage.name_of(path)) for path in some):
-        return f"these are TFRecords, which need one: write it by imageshards adopt {directory}"
-    photos = directory.rstrip("/") if some else "PHOTOS"
-    if storage.name_of(photos) in ("", ".", ".."):  # These names take no suffix.
-        photos = os.path.abspath(directory)
-    # A build refuses a folder that holds files, so its output goes beside the folder of photos.
-    output = f"{photos}-shards" if some else directory
-    beside = "if these are the photos, " if some else ""
-    return f"{beside}build one with imageshards build --input {photos} --output {output}"
+    what = f"where there is no {MANIFEST_NAME}"
+    remedy = "name a dataset, or build one: imageshards build --input PHOTOS --output FOLDER"
+    with contextlib.suppress(OSError):
+        # A store may hold millions of objects; the first names are enough for a guess.
+        some = itertools.islice(storage.files_below(directory), 1000)
+        if storage.is_local(directory) and not os.path.isdir(directory):
+            what = "which is no folder"
+        elif storage.is_folder(staging):
+            before = storage.join(staging, REPLACED_NAME)
+            is_there = storage.exists(storage.join(before, MANIFEST_NAME))
+            kept = f", and the dataset before it is in {before}" if is_there else ""
+            remedy = (
+                f"its build has not ended{kept}; wait for it, or run it again if it was stopped"
+            )
+        elif any(tfrecord.FILE_NAME.search(found.name) for found in some):
+            remedy = f"describe these TFRecords by imageshards adopt {directory}"
+    return UserError(argument=argument, received=f"{directory!r}, {what}", remedy=remedy)
 
 
 def read_rejects(directory: str) -> Iterator[Reject]:
@@ -318,6 +333,16 @@ def _fingerprint_in(path: str) -> Any:
 def to_json(value: Any) -> str:
     """Returns readable JSON, with equal bytes for equal content; all JSON files use this form."""
     return json.dumps(value, indent=1, sort_keys=False, ensure_ascii=False) + "\n"
+
+
+def shard_path(directory: str, name: str) -> str:
+    """Returns the path of the shard with this `Shard.name`, for a dataset in `directory`."""
+    return name if is_outside(name) else storage.join(directory, name)
+
+
+def is_outside(folder: str) -> bool:
+    """Returns whether the folder of a shard is not below the dataset's own folder."""
+    return folder.startswith("/") or not storage.is_local(folder)
 
 
 def outside_folders(manifest: Manifest) -> list[str]:

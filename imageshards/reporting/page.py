@@ -15,17 +15,8 @@ import msgspec
 from imageshards import storage
 from imageshards.errors import OutputError
 from imageshards.example import Values, decode_example
-from imageshards.manifest import (
-    ONE,
-    PAGE_NAME,
-    REPORT_NAME,
-    SEVERAL,
-    Manifest,
-    Reject,
-    Shard,
-    read_rejects,
-    shard_path,
-)
+from imageshards.manifest import ONE, PAGE_NAME, REPORT_NAME, SEVERAL, Manifest, Shard
+from imageshards.manifest.file import Reject, read_rejects, shard_path
 from imageshards.page import draw_boxes, record_boxes, render, thumbnail
 from imageshards.reporting import sections
 from imageshards.tfrecord import RecordError, read_records

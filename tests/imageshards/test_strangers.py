@@ -20,7 +20,7 @@ from beam_pipeline.options import BuildOptions, CopiedInput, InputOptions
 from imageshards.adoption.command import adopt
 from imageshards.errors import UserError
 from imageshards.example import encode_example
-from imageshards.manifest import digest_of
+from imageshards.manifest.file import digest_of
 from imageshards.verification.command import json_of, verify
 from tests.support.dataset_factory import Dataset, described, features_of, framed, jpeg
 from tests.support.errors import refused

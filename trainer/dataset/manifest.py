@@ -18,9 +18,9 @@ from imageshards.manifest import (
     VALIDATION_NAMES,
     Image,
     Manifest,
-    fingerprint_of,
-    shard_path,
 )
+from imageshards.manifest import file as manifest_file
+from imageshards.manifest.file import fingerprint_of, shard_path
 from imageshards.text import counted
 from trainer.dataset.spec import DatasetSpec, FeatureSpec, ImageSpec, Shard, Split
 
@@ -48,7 +48,7 @@ def validation_split(dataset: DatasetSpec, name: str | None) -> Split | None:
 
 def find_split(dataset: DatasetSpec, argument: str, name: str) -> Split:
     """Returns the split called `name`, or by another usual word for it."""
-    return dataset.splits[manifest.find_split(name, dataset.splits, argument)]
+    return dataset.splits[manifest_file.find_split(name, dataset.splits, argument)]
 
 
 def _find(
@@ -61,7 +61,7 @@ def _find(
 
 def load_manifest(data: str, records_root: str | None = None) -> DatasetSpec:
     """Reads `data`/manifest.json; refuses a manifest without the facts that a trainer needs."""
-    raw = manifest.load_manifest(data, "data", records_root=records_root)
+    raw = manifest_file.load_manifest(data, "data", records_root=records_root)
     try:
         return _dataset(data, raw)
     except ValueError as e:

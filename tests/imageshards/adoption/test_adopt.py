@@ -11,7 +11,8 @@ from imageshards.adoption.command import adopt, main
 from imageshards.deduplication import command as duplicates
 from imageshards.errors import UserError
 from imageshards.index import read_index
-from imageshards.manifest import FeatureSpec, Image, Roles, Source, load_manifest, shard_path
+from imageshards.manifest import FeatureSpec, Image, Roles, Source
+from imageshards.manifest.file import load_manifest, shard_path
 from imageshards.reporting import command as report
 from imageshards.tfrecord import frame_record, write_records
 from imageshards.verification.command import verify
