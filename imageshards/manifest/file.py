@@ -130,16 +130,26 @@ def load_manifest(
             place that is not allowed; or its store cannot be used.
     """
     directory = storage.place(argument, path)
-    raw = _read(directory, argument)
+    data, raw = _read(directory, argument), None
     # The order of the checks gives the most helpful error: a manifest that was edited by hand has
     # the wrong digest, but the wrong key says more.
     try:
+        raw = decode_object(data)
+        # JSON's `true` is an `int` for `isinstance`.
+        version = raw.get("format_version")
+        if type(version) is int and version > FORMAT_VERSION:
+            raise UserError(
+                argument=argument,
+                received=f"{directory!r}, whose {MANIFEST_NAME} has format_version {version}; this "
+                f"release reads up to {FORMAT_VERSION}",
+                remedy="upgrade imageshards",
+            )
         manifest = convert(raw, Manifest)
         convert(manifest.options, Origin)
         if complete and not manifest.adopted:
             _check_complete(manifest)
     except ValueError as e:
-        raise _damaged(argument, directory, f"in whose {MANIFEST_NAME} {e}", raw) from e
+        raise _damaged(argument, directory, f"whose {MANIFEST_NAME} is damaged: {e}", raw) from e
     if manifest.adopted and not adopted:
         raise UserError(
             argument=argument,
@@ -150,7 +160,7 @@ def load_manifest(
         )
     if manifest.digest != digest_of(raw):
         wrong = f"whose {MANIFEST_NAME} does not have the digest of its content"
-        raise _damaged(argument, directory, wrong, raw, "the file as it was written")
+        raise _damaged(argument, directory, wrong, raw)
     check_folders(argument, directory, manifest, records_root)
     return manifest
 
@@ -166,10 +176,9 @@ def _check_complete(manifest: Manifest) -> None:
         raise ValueError("image.size is None; expected one side or two, in pixels")
 
 
-def _read(directory: str, argument: str) -> dict[str, Any]:
-    """Returns the JSON object in the manifest, whose format this release must know."""
+def _read(directory: str, argument: str) -> bytes:
     try:
-        data = storage.read(storage.join(directory, MANIFEST_NAME), MAX_JSON_BYTES + 1)
+        return storage.read(storage.join(directory, MANIFEST_NAME), MAX_JSON_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise _no_dataset(argument, directory) from None
     except OSError as e:
@@ -181,36 +190,16 @@ def _read(directory: str, argument: str) -> dict[str, Any]:
             expected="a file that may be read",
             remedy="fix its permissions, or try again",
         ) from e
-    try:
-        raw = decode_object(data)
-    except ValueError as e:
-        wrong = f"whose {MANIFEST_NAME} could not be read ({e})"
-        raise _damaged(argument, directory, wrong, expected="the JSON that a build writes") from e
-    # JSON's `true` is an `int` for `isinstance`.
-    version = raw.get("format_version")
-    if type(version) is int and version > FORMAT_VERSION:
-        raise UserError(
-            argument=argument,
-            received=f"{directory!r}, whose {MANIFEST_NAME} has format_version {version}; this "
-            f"release reads up to {FORMAT_VERSION}",
-            remedy="upgrade imageshards",
-        )
-    return raw
 
 
 def _damaged(
-    argument: str,
-    directory: str,
-    wrong: str,
-    raw: Mapping[str, Any] | None = None,
-    expected: str = "",
+    argument: str, directory: str, wrong: str, raw: Mapping[str, Any] | None
 ) -> DamagedManifestError:
-    is_adopted = raw is not None and "adopted" in raw
-    remedy = ADOPT_AGAIN if is_adopted else BUILD_AGAIN
+    remedy = ADOPT_AGAIN if raw is not None and "adopted" in raw else BUILD_AGAIN
     return DamagedManifestError(
         argument=argument,
         received=f"{directory!r}, {wrong}",
-        expected=expected,
+        expected="the file as it was written",
         remedy=f"copy it again, or {remedy}",
     )
 

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import logging
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -128,16 +128,12 @@ def quotas(counts: Sequence[int], wanted: int) -> list[int]:
 
     `counts` holds the number of records of each shard.
     """
-    taken = [0] * len(counts)
-    left = min(wanted, sum(counts))
-    # Each round takes one record of each shard that has more, or of evenly spaced shards at last.
-    while left:
-        open_shards = [i for i, count in enumerate(counts) if taken[i] < count]
-        chosen = min(left, len(open_shards))
-        for i in range(chosen):
-            taken[open_shards[(2 * i + 1) * len(open_shards) // (2 * chosen)]] += 1
-        left -= chosen
-    return taken
+    # Evenly spaced shards come first. Each turn takes one record of each shard that has more.
+    step = max(1, len(counts) // max(1, wanted))
+    order = sorted(range(len(counts)), key=lambda number: number % step)
+    turns = (number for turn in range(wanted) for number in order if counts[number] > turn)
+    taken = Counter(itertools.islice(turns, wanted))
+    return [taken[number] for number in range(len(counts))]
 
 
 def thumbs_of(

@@ -66,9 +66,9 @@ def test_a_folder_that_is_no_dataset_is_refused_with_a_remedy(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"format_version": 1, "spl', "could not be read"),
-        ('{"classes": ["\\ud800"]}', "could not be read"),
-        ("[" * 100_000, "could not be read"),
+        ('{"format_version": 1, "spl', "truncated"),
+        ('{"classes": ["\\ud800"]}', "is damaged"),
+        ("[" * 100_000, "is damaged"),
         ('{"format_version": 0}', "format_version"),
     ],
 )
@@ -100,7 +100,7 @@ def test_a_newer_or_unreadable_manifest_does_not_count_as_damaged(dataset, monke
         ((*SHARD, "index"), INDEX | {"file": "../x.parquet"}, "index: file is '../x.parquet'"),
         ((*SHARD, "folder"), "a", "expected none in a build"),
         ((*SHARD, "num_records"), 2.0, "num_records"),
-        ((*SHARD, "num_records"), float("nan"), "could not be read"),
+        ((*SHARD, "num_records"), float("nan"), "malformed"),
         ((*SHARD, "num_records"), 10**12, "num_records is 1000000000000; expected no more than"),
         ((*SHARD, "num_bytes"), 10**30, "num_bytes"),
         ((*SHARD, "sha256"), "00", "sha256"),
