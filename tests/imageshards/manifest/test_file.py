@@ -67,8 +67,8 @@ def test_a_folder_that_is_no_dataset_is_refused_with_a_remedy(tmp_path):
     ("text", "said"),
     [
         ('{"format_version": 1, "spl', "truncated"),
-        ('{"classes": ["\\ud800"]}', "is damaged"),
-        ("[" * 100_000, "is damaged"),
+        ('{"classes": ["\\ud800"]}', "could not be read"),
+        ("[" * 100_000, "could not be read"),
         ('{"format_version": 0}', "format_version"),
     ],
 )
