@@ -72,16 +72,12 @@ DECODE_ERRORS = (
 )
 
 
-class TooManyPixelsError(ValueError):
-    """A picture that would take too much memory to decode."""
-
-
-def open_picture(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
+def open_picture(data: bytes) -> Image.Image:
     """Opens the picture of a record and reads its header, but does not decode its pixels.
 
     Raises:
-        TooManyPixelsError: The header says more than `max_pixels` pixels.
-        OSError, ValueError: The picture is damaged, or `FORMATS` lacks its format.
+        OSError, ValueError: The picture is damaged, its header says more than `MAX_PIXELS` pixels,
+            or `FORMATS` lacks its format.
     """
     from PIL import Image, JpegImagePlugin
 
@@ -92,13 +88,11 @@ def open_picture(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
     )
     try:
         picture: Image.Image = opener(io.BytesIO(plain_png(data)[0]))
-    except Image.DecompressionBombError as e:
-        raise TooManyPixelsError(f"more than {MAX_PIXELS:,} pixels") from e
-    except SyntaxError as e:
+    except (SyntaxError, Image.DecompressionBombError) as e:
         raise ValueError(str(e)) from e
     width, height = picture.size
-    if width * height > max_pixels:
-        raise TooManyPixelsError(f"{width}x{height} pixels")
+    if width * height > MAX_PIXELS:
+        raise ValueError(f"{width}x{height} pixels; expected up to {MAX_PIXELS:,}")
     return picture
 
 

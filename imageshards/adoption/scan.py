@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +12,7 @@ from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.example import Dtype, Values, decode_record, dtype_of
 from imageshards.index import IndexRows
-from imageshards.jpeg import TooManyPixelsError, is_animated, open_picture
+from imageshards.jpeg import is_animated, open_picture
 from imageshards.manifest import (
     CLASS_FEATURE,
     FILENAME_FEATURE,
@@ -111,11 +112,11 @@ def _header_of(picture: bytes, max_pixels: int) -> tuple[str, tuple[int, int]]:
         ValueError: The picture has more than `max_pixels` pixels.
     """
     try:
-        opened = open_picture(picture, max_pixels)
-    except TooManyPixelsError as e:
-        raise ValueError(f"a picture of {e}; expected up to {max_pixels:,} pixels") from e
+        opened = open_picture(picture)
     except (OSError, ValueError):
         return "", (0, 0)
+    if math.prod(opened.size) > max_pixels:
+        raise ValueError(f"a picture of {opened.size} pixels; expected up to {max_pixels:,}")
     found = str(opened.format)
     # TensorFlow decodes the palette indices of a BMP as if they were colours.
     has_palette = found == "BMP" and opened.mode in ("1", "P")

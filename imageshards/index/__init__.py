@@ -282,14 +282,11 @@ def read_index(
         split = find_split(split, manifest.splits, "split")
     schema = index_schema(manifest.features, manifest.label)
     if columns is not None:
-        columns = [columns] if isinstance(columns, str) else list(columns)
+        columns = [columns] if isinstance(columns, str) else [*dict.fromkeys(columns)]
         for name in columns:
             if name not in schema.names:
                 expected = f"some of {', '.join(schema.names)}"
                 raise UserError(argument="columns", received=repr(name), expected=expected)
-            if columns.count(name) > 1:
-                received, expected = f"{name!r} twice", "each column once"
-                raise UserError(argument="columns", received=received, expected=expected)
         schema = index_schema(manifest.features, manifest.label, columns)
     wanted = [shard for name, shard in manifest.shards() if split in (None, name)]
     tables = storage.map_concurrently(

@@ -149,7 +149,9 @@ def load_manifest(
         if complete and not manifest.adopted:
             _check_complete(manifest)
     except ValueError as e:
-        raise _damaged(argument, directory, f"whose {MANIFEST_NAME} could not be read: {e}", raw) from e
+        raise _damaged(
+            argument, directory, f"whose {MANIFEST_NAME} could not be read: {e}", raw
+        ) from e
     if manifest.adopted and not adopted:
         raise UserError(
             argument=argument,

@@ -40,14 +40,6 @@ class Thumb(NamedTuple):
     key: str
 
 
-class Sheet(NamedTuple):
-    """Pictures of a split, and the number of pictures that could not be read."""
-
-    split: str
-    thumbs: Sequence[Thumb]
-    missing: int
-
-
 def write_report(directory: str, manifest: Manifest) -> str:
     """Writes the page of a dataset in `directory/report/` and returns its path.
 
@@ -59,10 +51,10 @@ def write_report(directory: str, manifest: Manifest) -> str:
     folder = storage.join(directory, REPORT_NAME)
     path = storage.join(folder, PAGE_NAME)
     whole = os.path.abspath(directory) if storage.is_local(directory) else directory
-    sheets = [
-        Sheet(name, *thumbs_of(directory, manifest, split.shards))
+    sheets = {
+        name: thumbs_of(directory, manifest, split.shards)
         for name, split in manifest.splits.items()
-    ]
+    }
     examples: defaultdict[str, list[Reject]] = defaultdict(list)
     # The page shows the readable examples; `imageshards verify` reports the damage.
     with contextlib.suppress(OSError, ValueError):
@@ -96,10 +88,14 @@ def try_report(directory: str, manifest: Manifest) -> None:
 def page_of(
     title: str,
     manifest: Manifest,
-    sheets: Sequence[Sheet],
+    sheets: Mapping[str, tuple[Sequence[Thumb], int]],
     rejects: Mapping[str, Sequence[Reject]],
 ) -> str:
-    """Returns the page as one HTML document; `rejects` maps each reason to a few examples."""
+    """Returns the page as one HTML document.
+
+    `sheets` maps each split to pictures and the number of pictures that could not be read, and
+    `rejects` maps each reason to a few examples.
+    """
     return render(
         "imageshards.reporting",
         "page.jinja",

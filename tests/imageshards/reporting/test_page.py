@@ -133,12 +133,12 @@ def test_boxes_are_drawn_unless_the_numbers_of_sides_differ(tmp_path):
     ],
 )
 def test_the_page_omits_sections_without_content(manifest, said, unsaid):
-    text = Page(page_of("x", manifest, (), {})).text
+    text = Page(page_of("x", manifest, {}, {})).text
     assert all(words in text for words in said) and not any(words in text for words in unsaid)
 
 
 def test_a_page_of_a_thousand_classes_and_shards_stays_readable():
-    text = page_of("x", many(1000, 1024), (), {})
+    text = page_of("x", many(1000, 1024), {}, {})
     page = Page(text)
     assert len(text) < 250_000 and len(page.all("tr")) < 1060
     assert len([td for td in page.all("td") if td.get("class") == "bar"]) == 24
