@@ -100,8 +100,7 @@ def adopt(path: str | os.PathLike[str], **options: Any) -> Manifest:
     except (RecordError, OSError) as e:
         what = str(e).rstrip(".")
         if isinstance(e, OSError):
-            reason = e.strerror or e
-            what = f"{e.filename or 'a file'} cannot be read or written ({reason})"
+            what = f"{e.filename or 'a file'} cannot be read or written ({e.strerror or e})"
         raise UserError(
             argument="DIR",
             received=f"{directory!r}: {what}",

@@ -35,7 +35,7 @@ from imageshards.manifest import (
     Source,
     Split,
 )
-from imageshards.manifest.file import FORMAT_VERSION, common_root, fingerprint_of, outside_folders
+from imageshards.manifest.file import FORMAT_VERSION, common_root, fingerprint_of
 from imageshards.text import counted
 from imageshards.tfrecord import read_records
 from imageshards.typed import convert
@@ -46,14 +46,7 @@ def describe(
 ) -> tuple[Manifest, dict[str, bytes]]:
     """Returns the manifest, and the bytes of each index file."""
     tfds = open_tfds(directory)
-    if tfds.splits and not options.split:
-        splits = {name: [*lengths] for name, lengths in tfds.splits.items()}
-    else:
-        splits = find_splits(directory, options.split)
-    for name in splits:
-        if not SPLIT_NAME.fullmatch(name):
-            expected = "the name of a split: letters, digits and underscores"
-            raise UserError(argument="split", received=repr(name), expected=expected)
+    splits = _splits_of(directory, output, options, tfds)
     roles = _roles_in(directory, options, tfds, splits)
     paths = [path for paths in splits.values() for path in paths]
     files = scan_files(paths, roles, int(options.max_image_mpx * 1e6))
@@ -62,16 +55,7 @@ def describe(
         _leave_out_unlabelled(roles.label, splits, files)
     name_keys(files, root_of(directory, files))
     num_records = sum(len(file.rows) for file in files.values())
-    features = _features_of(files, num_records)
-    for name in (roles.image, *roles.label_features):
-        if name not in features or features[name].shape is None:
-            raise UserError(
-                argument="DIR",
-                received=f"{directory!r}, whose feature {name} has another type or number of "
-                "values in some records",
-                expected="the same in all",
-                remedy="write the records again, or name another feature by " + Arg("feature_map"),
-            )
+    features = _features_of(directory, files, roles, num_records)
     label, classes = _name_labels(options, tfds, files, features, roles)
     # Only the scanned values show whether features of 0s and 1s are one class or several labels.
     adopted = roles if roles.label else msgspec.structs.replace(roles, labels=label)
@@ -99,16 +83,32 @@ def describe(
     except ValueError as e:
         received = f"{directory!r}, whose manifest.json would be invalid: {e}"
         raise UserError(argument="DIR", received=received) from e
-    folders = outside_folders(manifest)
+    return manifest, indexes
+
+
+def _splits_of(
+    directory: str, output: str, options: AdoptOptions, tfds: TfdsFolder
+) -> dict[str, list[str]]:
+    """Finds the files of each split, and checks the names of the splits and the folders."""
+    if tfds.splits and not options.split:
+        splits = {name: [*lengths] for name, lengths in tfds.splits.items()}
+    else:
+        splits = find_splits(directory, options.split)
+    for name in splits:
+        if not SPLIT_NAME.fullmatch(name):
+            expected = "the name of a split: letters, digits and underscores"
+            raise UserError(argument="split", received=repr(name), expected=expected)
+    folders = [storage.parent_of(path) for paths in splits.values() for path in paths]
+    outside = [folder for folder in folders if not f"{folder}/".startswith(f"{output}/")]
     # `--records_root` of the commands that read the dataset takes a single folder.
-    if folders and not common_root(folders):
+    if outside and not common_root(outside):
         raise UserError(
             argument="split",
-            received=f"files in {folders[0]!r} and in {folders[-1]!r}",
+            received=f"files in {outside[0]!r} and in {outside[-1]!r}",
             expected="all of them below one folder, or in one bucket",
             remedy="adopt them one by one",
         )
-    return manifest, indexes
+    return splits
 
 
 def _roles_in(
@@ -169,11 +169,14 @@ def _check_lengths(tfds: TfdsFolder, files: Mapping[str, ScannedFile]) -> None:
             )
 
 
-def _features_of(files: Mapping[str, ScannedFile], num_records: int) -> dict[str, FeatureSpec]:
+def _features_of(
+    directory: str, files: Mapping[str, ScannedFile], roles: Roles, num_records: int
+) -> dict[str, FeatureSpec]:
     """Returns dtype and shape of every feature for the manifest.
 
     One value in each record is a scalar, an equal number of values a fixed length, and anything
-    else a variable length. Features without values or with mixed types are left out.
+    else a variable length. Features without values or with mixed types are left out; pictures and
+    labels must have one type and number of values.
     """
     found: dict[str, Counter[tuple[Dtype | None, int]]] = defaultdict(Counter)
     for file in files.values():
@@ -187,6 +190,15 @@ def _features_of(files: Mapping[str, ScannedFile], num_records: int) -> dict[str
             is_fixed = len(sizes) == 1 and found[name].total() == num_records
             shape = (() if sizes == {1} else (*sizes,)) if is_fixed else None
             specs[name] = FeatureSpec(dtypes.pop(), shape)
+    for name in (roles.image, *roles.label_features):
+        if name not in specs or specs[name].shape is None:
+            raise UserError(
+                argument="DIR",
+                received=f"{directory!r}, whose feature {name} has another type or number of "
+                "values in some records",
+                expected="the same in all",
+                remedy="write the records again, or name another feature by " + Arg("feature_map"),
+            )
     return specs
 
 

@@ -135,15 +135,7 @@ def load_manifest(
     # the wrong digest, but the wrong key says more.
     try:
         raw = decode_object(data)
-        # JSON's `true` is an `int` for `isinstance`.
-        version = raw.get("format_version")
-        if type(version) is int and version > FORMAT_VERSION:
-            raise UserError(
-                argument=argument,
-                received=f"{directory!r}, whose {MANIFEST_NAME} has format_version {version}; this "
-                f"release reads up to {FORMAT_VERSION}",
-                remedy="upgrade imageshards",
-            )
+        _check_version(argument, directory, raw)
         manifest = convert(raw, Manifest)
         convert(manifest.options, Origin)
         if complete and not manifest.adopted:
@@ -155,16 +147,26 @@ def load_manifest(
     if manifest.adopted and not adopted:
         raise UserError(
             argument=argument,
-            received=f"{directory!r}, a dataset of imageshards adopt, whose records another tool "
-            "wrote",
+            received=f"{directory!r}, whose records another tool wrote",
             expected="a dataset that imageshards build wrote",
             remedy="use an adopted dataset with all commands except build",
         )
     if manifest.digest != digest_of(raw):
-        wrong = f"whose {MANIFEST_NAME} does not have the digest of its content"
-        raise _damaged(argument, directory, wrong, raw)
+        raise _damaged(argument, directory, "does not have the digest of its content", raw)
     check_folders(argument, directory, manifest, records_root)
     return manifest
+
+
+def _check_version(argument: str, directory: str, raw: Mapping[str, Any]) -> None:
+    # JSON's `true` is an `int` for `isinstance`.
+    version = raw.get("format_version")
+    if type(version) is int and version > FORMAT_VERSION:
+        raise UserError(
+            argument=argument,
+            received=f"{directory!r}, whose {MANIFEST_NAME} has format_version {version}; this "
+            f"release reads up to {FORMAT_VERSION}",
+            remedy="upgrade imageshards",
+        )
 
 
 def _check_complete(manifest: Manifest) -> None:
@@ -200,7 +202,7 @@ def _damaged(
     remedy = ADOPT_AGAIN if raw is not None and "adopted" in raw else BUILD_AGAIN
     return DamagedManifestError(
         argument=argument,
-        received=f"{directory!r}, {wrong}",
+        received=f"{directory!r}, whose {MANIFEST_NAME} {wrong}",
         expected="the file as it was written",
         remedy=f"copy it again, or {remedy}",
     )
