@@ -47,7 +47,7 @@ def test_a_dataset_shows_its_splits_classes_and_pictures(made):
     page = shown(data)
     # The first records of three shards with six records each.
     names = data.index("train")["class_name"].to_pylist()
-    assert captions(page) == [*names[0:3], *names[6:8], *names[12:15]]
+    assert captions(page) == [*names[0:3], *names[6:9], *names[12:14]]
     words = words_of(page)
     assert f"Data '{made}'" in words and "16 x 16 pixels" in words
     assert "train18 records" in words and "validation12 records" in words
