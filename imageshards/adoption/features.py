@@ -14,7 +14,7 @@ import msgspec
 from imageshards import storage
 from imageshards.adoption.files import TfdsFolder
 from imageshards.commands.command_line import names_or_file
-from imageshards.commands.options import Option, check_options
+from imageshards.commands.options import Option, check_options, options_of
 from imageshards.errors import Arg, UserError
 from imageshards.example import Values, dtype_of
 from imageshards.jpeg import MAX_PIXELS
@@ -85,6 +85,11 @@ class AdoptOptions:
     # fmt: on
 
     def __post_init__(self) -> None:
+        for name, (_, option) in options_of(AdoptOptions).items():
+            # In Python, too, a value may be the text of its flag.
+            if option.parse and isinstance(given := getattr(self, name), str):
+                found = option.parse(given)
+                object.__setattr__(self, name, [found] if option.action else found)
         check_options(self)
         for role, named in self.feature_map.items():
             if role not in _USUAL_NAMES:

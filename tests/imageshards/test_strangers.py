@@ -134,7 +134,7 @@ COLUMNS: dict[str, Any] = {
 
 
 @given(st.data())
-@settings(max_examples=60, derandomize=True, deadline=None)
+@settings(max_examples=40, derandomize=True, deadline=None)
 def test_any_index_is_used_or_refused(made, data):
     entry = copy.deepcopy(made.manifest)
     (_, shard), *_ = shards_of(entry)
@@ -260,21 +260,11 @@ def test_any_names_of_files_are_used_or_refused(tmp_path_factory, names):
     works_or_says_why(folder, [adopt_and_check, report, duplicates])
 
 
-TARGETS = [
-    ".",
-    "..",
-    "/",
-    "self",
-    f"../../{SENTINEL}",
-    f"../{SENTINEL}",
-    "/dev/zero",
-    "report",
-    "x",
-]
+TARGETS = [".", "..", "/", "self", f"../../{SENTINEL}", f"../{SENTINEL}", "/dev/zero", "x"]
 
 
 @given(st.data())
-@settings(max_examples=60, derandomize=True, deadline=None)
+@settings(max_examples=40, derandomize=True, deadline=None)
 def test_any_links_are_used_or_refused(tmp_path_factory, data):
     made = Dataset(tmp_path_factory.mktemp("links") / "set", {"train": 1}, per_shard=2)
     names = ["a.tfrec", *(str(p.relative_to(made.directory)) for p in made.directory.rglob("*"))]

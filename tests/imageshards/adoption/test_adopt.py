@@ -77,7 +77,7 @@ def counts_of(manifest):
 
 
 def test_folders_are_splits_and_usual_names_are_found(kaggle, capsys):
-    told = adopt(kaggle, class_names=("rose", "tulip", "daisy"))
+    told = adopt(kaggle, class_names="rose,tulip,daisy")
     assert told == load_manifest(str(kaggle), adopted=True)
     assert counts_of(told) == {"train": [7, 5], "val": [3]}
     assert told.classes == ["rose", "tulip", "daisy"]
@@ -135,6 +135,9 @@ def test_splits_are_given_by_folders_and_globs_and_may_have_several_places(kaggl
     assert main([str(kaggle), "--output", str(tmp_path / "all"), *flags]) == 0
     told = load_manifest(str(tmp_path / "all"), adopted=True, records_root=tmp_path)
     assert counts_of(told) == {"train": [5, 4], "validation": [3]}
+    told = adopt(kaggle, output=tmp_path / "one", split=f"train={kaggle}/train/01*")
+    assert counts_of(told) == {"train": [5]}
+    assert adopt(kaggle, split={"train": kaggle / "train", "val": kaggle / "val"}).splits["val"]
 
 
 def adopted(folder, *records, name="a.tfrecord"):
