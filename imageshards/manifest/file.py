@@ -65,18 +65,11 @@ class Reject(msgspec.Struct, frozen=True):
         return self.stage == "read" or self.reason == "decoder_crashed"
 
 
-class Column(msgspec.Struct, frozen=True):
-    """An extra column that `--columns` declared."""
-
-    scale: str = "none"
-
-
 class ListingOptions(msgspec.Struct, frozen=True):
     """The options of an input that later commands read."""
 
     group_column: str | None = None
     label_regex: str | None = None
-    columns: list[Column] | None = None
 
 
 class PlanOptions(msgspec.Struct, frozen=True):
