@@ -218,6 +218,8 @@ def open_tfds(directory: str) -> TfdsFolder:
             decode_object(storage.read(storage.join(folder, name), MAX_JSON_BYTES + 1))
             for name in (TFDS_INFO_NAME, TFDS_FEATURES_NAME)
         )
+        if (file_format := info.get("fileFormat", "tfrecord")) != "tfrecord":
+            raise ValueError(f"the fileFormat is {file_format}")
         fields = dict(_walk("", features))
         # The names of the supervised pair come first, then those of all features.
         pair = info.get("supervisedKeys", {}).get("tuple", {}).get("items", [])
@@ -236,16 +238,9 @@ def open_tfds(directory: str) -> TfdsFolder:
             argument="DIR",
             received=f"{folder!r}, whose {TFDS_INFO_NAME} or {TFDS_FEATURES_NAME} is not what "
             f"TensorFlow Datasets writes ({type(e).__name__}: {e})",
-            remedy="prepare the dataset again, or name its files by " + Arg("split"),
+            remedy="prepare it again with file_format='tfrecord', or name its files by "
+            + Arg("split"),
         ) from e
-    file_format = info.get("fileFormat", "tfrecord")
-    if file_format != "tfrecord":
-        raise UserError(
-            argument="DIR",
-            received=f"{folder!r}, whose fileFormat is {file_format}",
-            expected="tfrecord",
-            remedy="prepare it with file_format='tfrecord'",
-        )
     return TfdsFolder(splits, image, label, channels, classes)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -50,7 +49,6 @@ def write_report(directory: str, manifest: Manifest) -> str:
     """
     folder = storage.join(directory, REPORT_NAME)
     path = storage.join(folder, PAGE_NAME)
-    whole = os.path.abspath(directory) if storage.is_local(directory) else directory
     sheets = {
         name: thumbs_of(directory, manifest, split.shards)
         for name, split in manifest.splits.items()
@@ -61,7 +59,7 @@ def write_report(directory: str, manifest: Manifest) -> str:
         for reject in itertools.islice(read_rejects(directory), _MAX_REJECTS_READ):
             if len(examples[reject.reason]) < _EXAMPLES_PER_REASON:
                 examples[reject.reason].append(reject)
-    page = page_of(storage.name_of(whole), manifest, sheets, examples)
+    page = page_of(storage.name_of(directory), manifest, sheets, examples)
     try:
         storage.write(path, page)
     except OSError as e:

@@ -57,7 +57,7 @@ def say(folder, old, new):
         (lambda f: next(f.glob("*test*")).unlink(), "shapes-test.tfrecord-00000-of-00001 cannot"),
         (lambda f: next(f.glob("*test*")).write_bytes(b""), "holds 0 records instead of 1"),
         (lambda f: (f / "dataset_info.json").write_text("{}"), "not what TensorFlow Datasets wri"),
-        (lambda f: say(f, '"tfrecord"', '"riegeli"'), "whose fileFormat is riegeli"),
+        (lambda f: say(f, '"tfrecord"', '"riegeli"'), "the fileFormat is riegeli"),
         (lambda f: say(f, '"shard', '"filepathTemplate": "/x", "shard'), "'/x' is no name of a"),
         (lambda f: (f / "kind.labels.txt").write_text("cat"), "has kind 1; expected 0 to 0"),
     ],
