@@ -120,11 +120,6 @@ def plain_png(data: bytes, max_profile_bytes: int = 0) -> tuple[bytes, bytes]:
     return b"".join([*kept, data[at:]]), profile
 
 
-def is_animated(picture: Image.Image) -> bool:
-    """Returns whether more pictures follow the first picture."""
-    return bool(getattr(picture, "is_animated", False))
-
-
 def eight_bits(picture: Image.Image) -> Image.Image:
     """Scales a picture with 16 bits per channel to mode `L`; keeps any other."""
     if not picture.mode.startswith("I;16"):

@@ -244,7 +244,7 @@ def finish_commit(
         manifest = write_companions(manifest, shards, spec)
         if spec.report:
             note_activity("drawing the report")
-            from imageshards.reporting import try_report
+            from imageshards.reporting.page import try_report
 
             try_report(spec.places.output, manifest)
         spec.places.check_job()

@@ -12,7 +12,7 @@ from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.example import Dtype, Values, decode_record, dtype_of
 from imageshards.index import IndexRows
-from imageshards.jpeg import is_animated, open_picture
+from imageshards.jpeg import open_picture
 from imageshards.manifest import (
     CLASS_FEATURE,
     FILENAME_FEATURE,
@@ -121,7 +121,8 @@ def _header_of(picture: bytes, max_pixels: int) -> tuple[str, tuple[int, int]]:
     # TensorFlow decodes the palette indices of a BMP as if they were colours.
     has_palette = found == "BMP" and opened.mode in ("1", "P")
     # `trainer.augment.decode.decode_webp` says why these fail.
-    is_opaque_animation = found == "WEBP" and opened.mode == "RGB" and is_animated(opened)
+    is_animated = getattr(opened, "is_animated", False)
+    is_opaque_animation = (found, opened.mode) == ("WEBP", "RGB") and is_animated
     return ("", (0, 0)) if has_palette or is_opaque_animation else (found, opened.size)
 
 

@@ -27,7 +27,6 @@ from imageshards.jpeg import (
     DECODE_ERRORS,
     before_scan,
     eight_bits,
-    is_animated,
     plain_png,
 )
 
@@ -261,7 +260,7 @@ def _open_other(data: bytes, options: ImageOptions) -> Source:
         orientation = exif_orientation(image.info["exif"])
     # Damage behind the first picture does no harm.
     with contextlib.suppress(*_PILLOW_ERRORS):
-        if is_animated(image):
+        if getattr(image, "is_animated", False):
             notes.append("animated")
     return Source(image, image.format, orientation, tiff, notes)
 
