@@ -46,6 +46,11 @@ def _feature_map(text: str) -> dict[str, list[str]]:
     return found
 
 
+def _split(text: str) -> tuple[str, str]:
+    name, place = _pair("split", text)
+    return name, storage.absolute_place("split", place)
+
+
 @dataclasses.dataclass(frozen=True)
 class AdoptOptions:
     """The flags of `imageshards adopt`: facts about existing records that their files lack."""
@@ -74,7 +79,7 @@ class AdoptOptions:
         "the files of a split: a folder, a file or a glob. Repeat the flag for more splits or more "
         "files (default: the splits of TFDS, else train, validation, test and the like by a word "
         "in the name of each file, else in the names of its folders below DIR)",
-        parse=functools.partial(_pair, "split"), metavar="NAME=PLACE", action="append")] = ()
+        parse=_split, metavar="NAME=PLACE", action="append")] = ()
     label: Annotated[str, Option(
         "labels of each record. auto: one class id or name; from features of 0s and 1s, one class "
         "if every record has exactly one 1, else several labels. several: several labels from "
