@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from imageshards import storage
-from imageshards.errors import OutputError
-from imageshards.example import Values, decode_example
-from imageshards.manifest import ONE, PAGE_NAME, REPORT_NAME, SEVERAL, Manifest, Shard
+from imageshards.errors import IndexDamageError, OutputError
+from imageshards.example import decode_example
+from imageshards.index import index_schema, read_shard_index
+from imageshards.manifest import PAGE_NAME, REPORT_NAME, Manifest, Shard
 from imageshards.manifest.file import Reject, read_rejects, shard_path
 from imageshards.page import draw_boxes, record_boxes, render, thumbnail
 from imageshards.reporting import sections
@@ -142,41 +143,19 @@ def thumbs_of(
 
 
 def _thumbs(directory: str, manifest: Manifest, shard: Shard, count: int) -> Iterator[Thumb]:
-    roles = manifest.roles
+    schema = index_schema({}, manifest.label, ("key", "class_name"))
     try:
-        records = read_records(shard_path(directory, shard.name))
-        for record in itertools.islice(records, count):
+        rows = read_shard_index(directory, shard, schema).slice(0, count).to_pylist()
+        # `zip` asks the rows first, so no further record is read.
+        records = zip(rows, read_records(shard_path(directory, shard.name)), strict=False)
+        for row, record in records:
             features = decode_example(record.payload)
-            picture = thumbnail(next(iter(features.get(roles.image, ())), None), THUMB_PX)
+            picture = thumbnail(next(iter(features.get(manifest.roles.image, ())), None), THUMB_PX)
             if picture is not None:
-                key = _text(features, roles.filename)
                 drawn = draw_boxes(picture, record_boxes(features))
-                yield Thumb(drawn, _caption(features, manifest, key), key)
-    except (OSError, RecordError, ValueError):
+                # Without labels the caption is the name of the file.
+                label = row.get("class_name", row["key"].rpartition("/")[2])
+                caption = label if isinstance(label, str) else ", ".join(label) or "no label"
+                yield Thumb(drawn, caption, row["key"])
+    except (IndexDamageError, OSError, RecordError, ValueError):
         return  # The caller counts missing pictures; `imageshards verify` reports the damage.
-
-
-def _caption(features: Mapping[str, Values], manifest: Manifest, key: str) -> str:
-    """Returns the names of a record's classes; without labels the name of its file."""
-    roles, has = manifest.roles, manifest.label
-    if hot := manifest.roles.hot:
-        values = [value for name in hot for value in features.get(name, ())]
-        # Together the features hold a 0 or 1 for each class, in the order of the classes.
-        found = zip(manifest.classes, values, strict=False)
-        return ", ".join(name for name, value in found if value) or "no label"
-    if has != ONE:
-        names = ", ".join(_texts(features, roles.text))
-        return names or "no label" if has == SEVERAL else key.rpartition("/")[2]
-    # Adopted records hold the id of a class, or its name.
-    said, classes = _text(features, roles.label), manifest.classes
-    number = int(said) - (manifest.first_label or 0) if said.isdecimal() else -1
-    return classes[number] if 0 <= number < len(classes) else said
-
-
-def _text(features: Mapping[str, Values], name: str | None) -> str:
-    return next(iter(_texts(features, name)), "")
-
-
-def _texts(features: Mapping[str, Values], name: str | None) -> list[str]:
-    values = features.get(name or "", ())
-    return [v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values]
