@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import io
+import random
+import re
 import struct
 import zlib
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,6 +22,13 @@ _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 # Pillow can decode at a fraction of their size.
 _SCALABLE_FRAMES = (0xC0, 0xC1, 0xC2)
 _START_OF_SCAN = 0xDA
+_LEAST_SCAN_HEADER_BYTES = 6
+_END = b"\xff\xd9"
+# The marker that ends a scan's data; FF 00 and restart markers belong to the data.
+_NEXT_MARKER = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]")
+# Enough noise to fill the last row of blocks up to its visible part.
+_NOISE_BYTES = 512
+_STRIP_PX = 256
 # A stuffed zero byte, TEM, the restart markers, and the start and end of the image.
 _WITHOUT_LENGTH = (0x00, 0x01, *range(0xD0, 0xDA))
 
@@ -28,6 +39,21 @@ FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
 MAX_PIXELS = 2**29 // 3
 
 
+def segments(jpeg: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yields (marker, begin, end) for each segment of a JPEG: its type and its content."""
+    at = 2
+    # `find` also skips the compressed data of a scan, which follow the segment of the scan.
+    while (at := jpeg.find(b"\xff", at)) >= 0 and len(jpeg) >= at + 4:
+        marker = jpeg[at + 1]
+        if marker == 0xFF:  # Any number of fill bytes may precede a marker.
+            at += 1
+        elif marker in _WITHOUT_LENGTH:
+            at += 2
+        else:
+            begin, at = at + 4, at + 2 + (jpeg[at + 2] << 8) + jpeg[at + 3]
+            yield marker, begin, at
+
+
 def can_draft(data: bytes) -> bool:
     """Returns whether Pillow's `draft` may decode a JPEG at a fraction of its size."""
     # `draft` of Pillow 12.3 writes outside its memory for any other frame, for example lossless.
@@ -36,20 +62,13 @@ def can_draft(data: bytes) -> bool:
 
 def before_scan(data: bytes) -> tuple[bool, int]:
     """Returns `can_draft`, and the number of components in the first scan; 0 without a scan."""
-    frames, components, at = [], 0, 2
-    while (at := data.find(b"\xff", at)) >= 0 and len(data) >= at + 4:
-        marker = data[at + 1]
-        if marker == _START_OF_SCAN:
-            components = next(iter(data[at + 4 : at + 5]), 0)
-            break
+    frames, components = [], 0
+    for marker, begin, _ in segments(data):
         if marker in _FRAMES:
             frames.append(marker)
-        if marker == 0xFF:  # Any number of fill bytes may precede a marker.
-            at += 1
-        elif marker in _WITHOUT_LENGTH:
-            at += 2
-        else:
-            at += 2 + (data[at + 2] << 8) + data[at + 3]
+        elif marker == _START_OF_SCAN:
+            components = next(iter(data[begin : begin + 1]), 0)
+            break
     return bool(frames) and all(frame in _SCALABLE_FRAMES for frame in frames), components
 
 
@@ -142,3 +161,71 @@ def decoded(encoded: object, size: tuple[int, int]) -> Image.Image | None:
             return eight_bits(picture).convert("RGB")
     except DECODE_ERRORS:
         return None
+
+
+def with_end(data: bytes, components: Collection[int]) -> bytes | None:
+    """Returns the JPEG with an end marker behind its last scan; None if pixels are missing.
+
+    Pillow could open, but not load `data`. Its frame header lists the ids `components`.
+
+    Cameras that lose power, and tools that cut off a trailer, leave files without an end marker.
+    libjpeg fills missing data with zeros, and Pillow suppresses the warning. So the picture is
+    decoded several times with different noise behind its data. If data are missing, the decoder
+    reads the noise and the pixels differ; otherwise the decoder never reads so far.
+    """
+    end = _end_of_scans(data, components)
+    if end is None:
+        return None
+    picture = data[:end].rstrip(b"\xff")  # FF is the first half of a marker.
+    try:
+        pixels = _digest(picture + _END)
+        is_whole = all(_digest(picture + tail) == pixels for tail in map(_noise, range(4)))
+    except (OSError, SyntaxError, ValueError):
+        return None
+    return picture + _END if is_whole else None
+
+
+def _end_of_scans(data: bytes, components: Collection[int]) -> int | None:
+    """Returns where the scans end that hold all bits of all coefficients; None if some are missing.
+
+    A progressive JPEG without some of its scans decodes to a blurred picture and raises no error.
+    """
+    lowest_bits = {component: bytearray([0xFF] * 64) for component in components}
+    for marker, start, begin in segments(data):
+        header = data[start:begin] if marker == _START_OF_SCAN else b""
+        if len(header) < _LEAST_SCAN_HEADER_BYTES:
+            continue
+        # The header lists the components, the first and last coefficient, and the lowest bit that
+        # the scan holds (ITU-T T.81, B.2.3).
+        *ids, first, last, bits = header[1 : 1 + 2 * header[0] : 2] + header[-3:]
+        for component in ids:
+            if component in lowest_bits:
+                count = last + 1 - first
+                lowest_bits[component][first : last + 1] = bytes([bits & 0x0F]) * count
+        if not any(map(any, lowest_bits.values())):
+            found = _NEXT_MARKER.search(data, begin)
+            return found.start() if found else len(data)
+    return None
+
+
+def _noise(seed: int) -> bytes:
+    """Returns noise in the form of restart intervals, in case the picture uses them."""
+    noise = bytes(random.Random(seed).choices(range(0xFF), k=_NOISE_BYTES))
+    # A decoder skips an interval whose number is slightly ahead of the expected number, so the
+    # numbers of odd seeds begin at 4 and not at 0.
+    numbers = ((seed % 2 * 4 + n) % 8 for n in range(8))
+    return b"".join(noise + bytes([0xFF, 0xD0 + number]) for number in numbers) + noise + _END
+
+
+def _digest(jpeg: bytes) -> bytes:
+    """Hashes a JPEG's pixels in strips, without a second copy of the whole picture."""
+    from PIL import JpegImagePlugin
+
+    image = JpegImagePlugin.JpegImageFile(io.BytesIO(jpeg))
+    image.decodermaxblock = len(jpeg)
+    image.load()
+    digest = hashlib.sha256()
+    for top in range(0, image.height, _STRIP_PX):
+        bottom = min(top + _STRIP_PX, image.height)
+        digest.update(image.crop((0, top, image.width, bottom)).tobytes())
+    return digest.digest()

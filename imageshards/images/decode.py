@@ -28,6 +28,7 @@ from imageshards.jpeg import (
     before_scan,
     eight_bits,
     plain_png,
+    with_end,
 )
 
 # Pillow warns about odd metadata, which this module drops anyway.
@@ -108,6 +109,7 @@ class Source:
         notes: The normalisations that the picture needs, for the counts of a build.
         can_draft: Whether `load_pixels` can decode to a fraction of the size.
         transform: Conversion of the pixels to sRGB; None if they need none.
+        jpeg: The bytes of a JPEG, else empty.
     """
 
     image: Image.Image
@@ -117,6 +119,7 @@ class Source:
     notes: list[str]
     can_draft: bool = False
     transform: ImageCmsTransform | None = None
+    jpeg: bytes = b""
 
 
 def open_source(data: bytes, options: ImageOptions) -> Source:
@@ -177,12 +180,17 @@ def load_pixels(source: Source, *, grey: bool, shrink: int = 1) -> Image.Image:
     """
     grey = grey and not source.transform  # The transform needs the original colours.
     try:
-        image = source.image
-        if source.can_draft and (shrink > 1 or grey):
-            width, height = image.size
-            size = (width // shrink, height // shrink) if shrink > 1 else None
-            image.draft("L" if grey else None, size)
-        image.load()
+        try:
+            image = _drafted(source, grey, shrink)
+        except OSError:
+            # The JPEG may lack its end marker only; any further damage raises again.
+            layers = getattr(source.image, "layer", ())
+            whole = with_end(source.jpeg, [component for component, *_ in layers])
+            if whole is None:
+                raise
+            source.image = _jpeg_file(whole)
+            source.notes.append("damaged")
+            image = _drafted(source, grey, shrink)
         if source.transform and image.mode == "CMYK":
             return image
         image = eight_bits(image)
@@ -203,6 +211,16 @@ def load_pixels(source: Source, *, grey: bool, shrink: int = 1) -> Image.Image:
         _reject(e)
 
 
+def _drafted(source: Source, grey: bool, shrink: int) -> Image.Image:
+    image = source.image
+    if source.can_draft and (shrink > 1 or grey):
+        width, height = image.size
+        size = (width // shrink, height // shrink) if shrink > 1 else None
+        image.draft("L" if grey else None, size)
+    image.load()
+    return image
+
+
 def _check_pixels(image: Image.Image, options: ImageOptions) -> None:
     width, height = image.size
     if width * height > options.max_pixels:
@@ -211,12 +229,7 @@ def _check_pixels(image: Image.Image, options: ImageOptions) -> None:
 
 
 def _open_jpeg(data: bytes, options: ImageOptions) -> Source:
-    image = _Jpeg(io.BytesIO(data))
-    # Pillow assumes Adobe's inverted inks, but without Adobe's marker 0 means no ink.
-    if image.mode == "CMYK" and "adobe" not in image.info:
-        image.tile = [tile._replace(args=("CMYK", "")) for tile in image.tile]
-    # The decoder gets the file in one piece; by default each 64 KiB start it again.
-    image.decodermaxblock = len(data)
+    image = _jpeg_file(data)
     _check_pixels(image, options)
     notes = ["progressive"] if "progressive" in image.info else []
     can_draft, components = before_scan(data)
@@ -228,7 +241,17 @@ def _open_jpeg(data: bytes, options: ImageOptions) -> Source:
             raise ImageError("too_many_scans", f"{scans} scans; at most {_MAX_SCANS} are accepted.")
     orientation = exif_orientation(image.info["exif"]) if "exif" in image.info else 1
     source_format = "MPO" if "mp" in image.info else "JPEG"
-    return Source(image, source_format, orientation, False, notes, can_draft)
+    return Source(image, source_format, orientation, False, notes, can_draft, jpeg=data)
+
+
+def _jpeg_file(data: bytes) -> _Jpeg:
+    image = _Jpeg(io.BytesIO(data))
+    # Pillow assumes Adobe's inverted inks, but without Adobe's marker 0 means no ink.
+    if image.mode == "CMYK" and "adobe" not in image.info:
+        image.tile = [tile._replace(args=("CMYK", "")) for tile in image.tile]
+    # The decoder gets the file in one piece; by default each 64 KiB start it again.
+    image.decodermaxblock = len(data)
+    return image
 
 
 def _open_other(data: bytes, options: ImageOptions) -> Source:

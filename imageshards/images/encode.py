@@ -53,7 +53,7 @@ class EncodedImage:
             `TIFF`.
         notes: Normalisations, which a build counts: `exif_rotated`, `not_jpeg`, `cmyk`, `grey`,
             `palette`, `alpha`, `sixteen_bit`, `animated`, `icc_converted`, `icc_srgb`,
-            `icc_broken`, `icc_profile_dropped`, `progressive`, `enlarged`.
+            `icc_broken`, `icc_profile_dropped`, `progressive`, `enlarged`, `damaged`.
         box_transform: The argument of `map_boxes` for this picture.
         pixel_sums: Sums for each channel, just before JPEG compression; None unless asked for.
     """

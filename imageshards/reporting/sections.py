@@ -34,6 +34,7 @@ NOTES = {
     "progressive": "progressive JPEG",
     "enlarged": "smaller than the wanted size, enlarged",
     "boxes_dropped": "with boxes outside of the picture or without an area, dropped",
+    "damaged": "JPEG without an end marker, no pixel missing",
 }
 
 
