@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from beam_pipeline.planning.transforms import PlanShards as PlanShards
     from beam_pipeline.shards.transforms import ReadRejects as ReadRejects
     from beam_pipeline.shards.transforms import WriteBalancedTFRecord as WriteBalancedTFRecord
-    from imageshards.manifest import Reject as Reject
+    from imageshards.manifest.file import Reject as Reject
 
 
 # The module that defines each public name, as in the imports above.

@@ -30,7 +30,8 @@ from beam_pipeline.progress import BuildSummary, final_table, pool_line
 from beam_pipeline.runners.flags import LOCAL_RUNNERS, runner_name
 from imageshards import storage
 from imageshards.errors import LeaseLostError, UserError
-from imageshards.manifest import LOCK_NAME, PAGE_NAME, REPORT_NAME, STAGING_NAME, load_manifest
+from imageshards.manifest import LOCK_NAME, PAGE_NAME, REPORT_NAME, STAGING_NAME
+from imageshards.manifest.file import load_manifest
 from imageshards.progress import ProgressLine, activity_line, note_activity
 from imageshards.storage.concurrency import STOPPED, available_cores
 from imageshards.storage.lease import output_lock

@@ -29,12 +29,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from beam_pipeline.api import build as build
     from beam_pipeline.progress import BuildSummary as BuildSummary
+    from imageshards.adoption.command import adopt as adopt
     from imageshards.deduplication.command import duplicates as duplicates
     from imageshards.errors import UserError as UserError
     from imageshards.example import Values as Values
     from imageshards.example import decode_example as decode_example
     from imageshards.example import encode_example as encode_example
-    from imageshards.manifest import load_manifest as load_manifest
+    from imageshards.manifest.file import load_manifest as load_manifest
     from imageshards.reporting.command import report as report
     from imageshards.tfrecord import Record as Record
     from imageshards.tfrecord import RecordError as RecordError
@@ -62,10 +63,11 @@ __version__ = "1.0.0"
 _HOMES = {
     "beam_pipeline.api": ["build"],
     "beam_pipeline.progress": ["BuildSummary"],
+    "imageshards.adoption.command": ["adopt"],
     "imageshards.deduplication.command": ["duplicates"],
     "imageshards.errors": ["UserError"],
     "imageshards.example": ["Values", "decode_example", "encode_example"],
-    "imageshards.manifest": ["load_manifest"],
+    "imageshards.manifest.file": ["load_manifest"],
     "imageshards.reporting.command": ["report"],
     "imageshards.tfrecord": ["Record", "RecordError", "read_records", "write_records"],
     "imageshards.verification.command": ["verify"],

@@ -91,16 +91,12 @@ DECODE_ERRORS = (
 )
 
 
-class TooManyPixelsError(ValueError):
-    """A picture that would take too much memory to decode."""
-
-
-def open_picture(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
+def open_picture(data: bytes) -> Image.Image:
     """Opens the picture of a record and reads its header, but does not decode its pixels.
 
     Raises:
-        TooManyPixelsError: The header says more than `max_pixels` pixels.
-        OSError, ValueError: The picture is damaged, or `FORMATS` lacks its format.
+        OSError, ValueError: The picture is damaged, its header says more than `MAX_PIXELS` pixels,
+            or `FORMATS` lacks its format.
     """
     from PIL import Image, JpegImagePlugin
 
@@ -111,13 +107,11 @@ def open_picture(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
     )
     try:
         picture: Image.Image = opener(io.BytesIO(plain_png(data)[0]))
-    except Image.DecompressionBombError as e:
-        raise TooManyPixelsError(f"more than {MAX_PIXELS:,} pixels") from e
-    except SyntaxError as e:
+    except (SyntaxError, Image.DecompressionBombError) as e:
         raise ValueError(str(e)) from e
     width, height = picture.size
-    if width * height > max_pixels:
-        raise TooManyPixelsError(f"{width}x{height} pixels")
+    if width * height > MAX_PIXELS:
+        raise ValueError(f"{width}x{height} pixels; expected up to {MAX_PIXELS:,}")
     return picture
 
 
@@ -145,17 +139,28 @@ def plain_png(data: bytes, max_profile_bytes: int = 0) -> tuple[bytes, bytes]:
     return b"".join([*kept, data[at:]]), profile
 
 
-def is_animated(picture: Image.Image) -> bool:
-    """Returns whether more pictures follow the first picture."""
-    return bool(getattr(picture, "is_animated", False))
-
-
 def eight_bits(picture: Image.Image) -> Image.Image:
     """Scales a picture with 16 bits per channel to mode `L`; keeps any other."""
     if not picture.mode.startswith("I;16"):
         return picture
     # Pillow's own conversion would turn all values above 255 white. 65535 / 257 is 255.
     return picture.convert("I").point(lambda value: value * (1 / 257) + 0.5).convert("L")
+
+
+def decoded(encoded: object, size: tuple[int, int]) -> Image.Image | None:
+    """Returns a record's picture as RGB, no smaller than `size`; None if it cannot be decoded.
+
+    The decoder of a JPEG halves a picture that is more than twice as large.
+    """
+    if not isinstance(encoded, bytes):
+        return None
+    try:
+        with open_picture(encoded) as picture:
+            if can_draft(encoded):
+                picture.draft("RGB", size)
+            return eight_bits(picture).convert("RGB")
+    except DECODE_ERRORS:
+        return None
 
 
 def with_end(data: bytes, components: Collection[int]) -> bytes | None:

@@ -25,6 +25,7 @@ FILE_NAME = re.compile(
 )
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
+FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES  # all of an empty record
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 _HEADER = struct.Struct("<QI")

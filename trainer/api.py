@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from imageshards.errors import Arg, UserError, names_arguments
 from imageshards.index import read_index
-from imageshards.manifest import VALIDATION_NAMES, find_split
+from imageshards.manifest import VALIDATION_NAMES
+from imageshards.manifest.file import find_split
 from imageshards.storage import place
 from imageshards.text import counted
 from trainer.augment.augmentation import AugmentFunction

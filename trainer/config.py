@@ -13,7 +13,7 @@ from typing import Annotated
 from imageshards.commands.command_line import names_or_file, split_names
 from imageshards.commands.options import Option, check_options, refuse_idle
 from imageshards.errors import Arg, UserError
-from imageshards.manifest import RECORDS_ROOT_HELP
+from imageshards.manifest.file import RECORDS_ROOT_HELP
 from imageshards.storage import is_local, place
 from imageshards.text import counted
 from trainer.strengths import LIGHT, NONE, STRONG, Augment

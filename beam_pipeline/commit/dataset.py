@@ -41,7 +41,6 @@ from imageshards.manifest import (
     COMPANION_NAMES,
     CROISSANT_NAME,
     DATASET_FOLDERS,
-    FORMAT_VERSION,
     INDEX_NAME,
     NONE,
     ONE,
@@ -53,14 +52,12 @@ from imageshards.manifest import (
     File,
     Input,
     Manifest,
-    Reject,
     Shard,
     Source,
     Split,
-    fingerprint_of,
-    publish_manifest,
     record_features,
 )
+from imageshards.manifest.file import FORMAT_VERSION, Reject, fingerprint_of, publish_manifest
 from imageshards.progress import note_activity
 from imageshards.reporting.sections import class_counts
 from imageshards.storage import map_concurrently, run_concurrently
@@ -247,7 +244,7 @@ def finish_commit(
         manifest = write_companions(manifest, shards, spec)
         if spec.report:
             note_activity("drawing the report")
-            from imageshards.reporting import try_report
+            from imageshards.reporting.page import try_report
 
             try_report(spec.places.output, manifest)
         spec.places.check_job()

@@ -26,8 +26,8 @@ from imageshards.manifest import (
     FeatureSpec,
     Manifest,
     tfds_labels_name,
-    to_json,
 )
+from imageshards.manifest.file import to_json
 from imageshards.text import counted
 
 _CONFORMS_TO = "http://mlcommons.org/croissant/1.1"

@@ -28,8 +28,8 @@ from imageshards.manifest import (
     MANIFEST_NAME,
     REPLACED_NAME,
     Manifest,
-    load_manifest,
 )
+from imageshards.manifest.file import load_manifest
 from imageshards.typed import Whole, decode
 
 # The commit writes this file just before manifest.json.

@@ -37,17 +37,8 @@ from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.index import index_schema, read_shard_index
-from imageshards.manifest import (
-    NONE,
-    ONE,
-    RECORD_NAMES,
-    SEVERAL,
-    TRANSFORM_NAME,
-    Manifest,
-    Origin,
-    Shard,
-    load_manifest,
-)
+from imageshards.manifest import NONE, ONE, RECORD_NAMES, SEVERAL, TRANSFORM_NAME, Manifest, Shard
+from imageshards.manifest.file import Origin, load_manifest
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from imageshards.typed import convert
 

@@ -23,7 +23,8 @@ from beam_pipeline.planning.refs import UNIQUE, ImageRef, KeyHasher, Label, RefB
 from imageshards import storage
 from imageshards.errors import Arg
 from imageshards.index import read_index
-from imageshards.manifest import MANIFEST_NAME, SEVERAL, load_manifest
+from imageshards.manifest import MANIFEST_NAME, SEVERAL
+from imageshards.manifest.file import load_manifest
 from imageshards.text import about_look_alikes, class_sort_key, counted
 
 # Reason of images that --exclude leaves out.

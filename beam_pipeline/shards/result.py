@@ -18,7 +18,8 @@ from beam_pipeline.shards.places import ShardPlaces
 from imageshards import storage
 from imageshards.errors import OutputError
 from imageshards.index import index_file
-from imageshards.manifest import ONE, File, IndexFile, Reject, Shard
+from imageshards.manifest import ONE, File, IndexFile, Shard
+from imageshards.manifest.file import Reject
 from imageshards.typed import Whole, decode
 
 if TYPE_CHECKING:  # the commit needs no Pillow

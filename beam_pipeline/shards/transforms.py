@@ -28,7 +28,7 @@ from beam_pipeline.shards.record import check_versions
 from beam_pipeline.shards.result import ShardResult
 from beam_pipeline.shards.writer import decode_reject, write_shard
 from imageshards import storage
-from imageshards.manifest import Reject
+from imageshards.manifest.file import Reject
 from imageshards.progress import note_activity
 from imageshards.storage import map_concurrently
 from imageshards.text import counted

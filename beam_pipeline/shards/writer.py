@@ -32,7 +32,7 @@ from imageshards import storage
 from imageshards.errors import ImageError
 from imageshards.example import Values, decode_example, encode_example
 from imageshards.index import IndexRows, encode_index, index_table
-from imageshards.manifest import Reject
+from imageshards.manifest.file import Reject
 from imageshards.text import printable
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES, frame_record
 

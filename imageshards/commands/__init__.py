@@ -31,7 +31,7 @@ GROUPS = {
             "beam_pipeline.__main__", "turn images into a dataset of balanced TFRecord shards"
         ),
         "adopt": Command(
-            "imageshards.adopt.command",
+            "imageshards.adoption.command",
             "add a manifest to TFRecords of other tools, to train on them",
         ),
         "verify": Command(

@@ -17,7 +17,8 @@ from typing import Any, NoReturn
 
 from imageshards import storage
 from imageshards.errors import UserError, install_advice, naming_flags, user_error_in
-from imageshards.manifest import RECORDS_ROOT_HELP, Manifest, load_manifest
+from imageshards.manifest import Manifest
+from imageshards.manifest.file import RECORDS_ROOT_HELP, load_manifest
 from imageshards.streams import lasting_streams
 
 EXIT_USER_ERROR = 2

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
+import dataclasses
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from imageshards import storage
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
-from imageshards.commands.options import Option, check_number
+from imageshards.commands.options import Option, add_options, check_options
 from imageshards.commands.output_folder import check_no_links, check_page_folder
 from imageshards.errors import UserError
 from imageshards.example import decode_record
-from imageshards.manifest import DUPLICATES_NAME, PAGE_NAME, Manifest, shard_path, to_json
+from imageshards.manifest import DUPLICATES_NAME, PAGE_NAME, Manifest
+from imageshards.manifest.file import shard_path, to_json
 from imageshards.page import number, render, share, thumbnail
 from imageshards.progress import ProgressLine
 from imageshards.text import counted
@@ -29,10 +30,8 @@ if TYPE_CHECKING:
     from imageshards.deduplication.search import Twin
 
 DEFAULT_DISTANCE = 4
-MAX_DISTANCE = 10
 JSON_NAME = "duplicates.json"
 EXCLUDE_NAME = "exclude.txt"
-_SHOWN = 10  # contradictions that the terminal lists
 MAX_SHOWN = 120  # pairs between splits, and as many within splits, that the page shows
 _THUMB_PX = 160
 
@@ -47,6 +46,26 @@ example:
 """
 
 
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    """The flags of `imageshards duplicates`."""
+
+    # fmt: off
+    distance: Annotated[int, Option(
+        "largest number of bits in which the 64-bit difference hashes of near duplicates may "
+        "differ, 0 to 10; pictures that differ in more bits have little in common",
+        least=0, most=10, metavar="BITS")] = DEFAULT_DISTANCE
+    output: Annotated[str | None, Option(
+        f"folder for the page and its files (default: DIR/{DUPLICATES_NAME})",
+        place=storage.absolute_place, metavar="FOLDER")] = None
+    workers: Annotated[int | None, Option(
+        "number of processes that decode (default: all cores)", least=1)] = None
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
 def make_parser() -> Parser:
     """Returns the parser of `imageshards duplicates`."""
     parser = command_line.dataset_parser(
@@ -57,18 +76,7 @@ def make_parser() -> Parser:
         _EPILOG,
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    add = parser.add_argument
-    add("--distance", type=int, default=DEFAULT_DISTANCE, metavar="BITS",
-        help="largest number of bits in which the 64-bit difference hashes of near duplicates may "
-        f"differ, 0 to {MAX_DISTANCE} (default: {DEFAULT_DISTANCE})")  # fmt: skip
-    add("--output", metavar="FOLDER", type=functools.partial(storage.absolute_place, "output"),
-        help=f"folder for the page and its files (default: DIR/{DUPLICATES_NAME})")  # fmt: skip
-    add(
-        "--workers",
-        type=int,
-        metavar="N",
-        help="number of processes that decode (default: all cores)",
-    )
+    add_options(parser, _Options)
     return parser
 
 
@@ -102,10 +110,10 @@ def duplicates(
     """
     from imageshards.deduplication.search import find_twins
 
-    _check_numbers(distance, workers)
+    asked = _Options(distance, None if output is None else os.fspath(output), workers)
     directory, manifest = command_line.open_dataset(path, records_root)
-    folder = output_folder(directory, output)
-    if output is None:  # A folder that the user names may be a link.
+    folder = asked.output or storage.join(directory, DUPLICATES_NAME)
+    if not asked.output:  # A folder that the user names may be a link.
         check_no_links("DIR", directory, DUPLICATES_NAME)
     _prepare(folder)
     twins, undecodable = find_twins(directory, manifest, distance, workers)
@@ -124,19 +132,6 @@ def duplicates(
     return found
 
 
-def _check_numbers(distance: int, workers: int | None) -> None:
-    check_number("distance", distance, int, Option(""))
-    if not 0 <= distance <= MAX_DISTANCE:
-        raise UserError(
-            argument="distance",
-            received=f"{distance}",
-            expected=f"0 to {MAX_DISTANCE}",
-            remedy="pictures that differ in more bits have little in common",
-        )
-    if workers is not None:
-        check_number("workers", workers, int, Option("", least=1))
-
-
 def _prepare(folder: str) -> None:
     """Checks that the page and its files can be written, as hashing takes minutes."""
     check_page_folder("output", folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME)
@@ -145,13 +140,6 @@ def _prepare(folder: str) -> None:
         storage.write(probe, b"")
         storage.delete([probe])
         storage.delete_unfinished(folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME, ".probe")
-
-
-def output_folder(directory: str, output: str | os.PathLike[str] | None) -> str:
-    """Returns the folder for the page and its files."""
-    if output is None:
-        return storage.join(directory, DUPLICATES_NAME)
-    return storage.absolute_place("output", output)
 
 
 def text_of(found: Mapping[str, Any], folder: str) -> str:
@@ -172,30 +160,12 @@ def text_of(found: Mapping[str, Any], folder: str) -> str:
     lines.append(f"page: {storage.join(folder, PAGE_NAME)}")
     if keys := keys_to_remove(found):
         lines.append(f"keys of the images to remove: {storage.join(folder, EXCLUDE_NAME)}")
-    if unfit := sum(map(_same_class, found["pairs"])) - len(keys):
+    if unlisted := len(found["pairs"]) - len(keys):
         lines.append(
-            f"not in {EXCLUDE_NAME}: {counted(unfit, 'key')} that hold a line break; rename these "
-            "files to leave them out"
+            f"not in {EXCLUDE_NAME}, but in {JSON_NAME}: {counted(unlisted, 'duplicate')} with "
+            "another class than the image that stays, or with a line break in the key"
         )
-    return "\n".join(lines + contradictions(found))
-
-
-def contradictions(found: Mapping[str, Any]) -> list[str]:
-    """Returns lines about duplicates with different classes, whose right class is unknown."""
-    pairs = [pair for pair in found["pairs"] if not _same_class(pair)]
-    if not pairs:
-        return []
-    shown = [
-        ", ".join(f"{one['key']} ({one['class_name']})" for one in (pair["kept"], pair["other"]))
-        for pair in pairs[:_SHOWN]
-    ]
-    more = [f"and {len(pairs) - _SHOWN:,} more"] if len(pairs) > _SHOWN else []
-    return [
-        f"not in {EXCLUDE_NAME}: {counted(len(pairs), 'duplicate')} with another class than "
-        "the image that stays; correct the labels, or write the key of each wrong image into "
-        "a file for --exclude:",
-        *(f"  {line}" for line in shown + more),
-    ]
+    return "\n".join(lines)
 
 
 def _same_class(pair: Mapping[str, Any]) -> bool:
@@ -301,7 +271,7 @@ def _with_pictures(
             encoded = decode_record(path, record, [image])[image][0]
         except (LookupError, OSError, RecordError):
             return None  # `imageshards verify` reports the damage.
-        return thumbnail(encoded, _THUMB_PX) if isinstance(encoded, bytes) else None
+        return thumbnail(encoded, _THUMB_PX)
 
     # One pass of threads reads the pictures of both images of all twins.
     rows = [row for twin in twins for row in (twin.kept, twin.other)]
@@ -313,10 +283,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
 
     def body() -> int:
-        args = make_parser().parse_args(argv)
-        folder = output_folder(args.directory, args.output)
-        asked = vars(args)
-        print(text_of(duplicates(asked.pop("directory"), **asked), folder))
+        asked = vars(make_parser().parse_args(argv))
+        directory = asked.pop("directory")
+        folder = asked.get("output") or storage.join(directory, DUPLICATES_NAME)
+        print(text_of(duplicates(directory, **asked), folder))
         return 0
 
     return command_line.run("imageshards duplicates", body)

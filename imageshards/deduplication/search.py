@@ -9,10 +9,9 @@ neighbour. A resized or recompressed picture differs in 0 to 6 bits, a different
 
 `near_pairs` finds pairs of hashes that differ in few bits, without comparing all pairs. If two
 hashes differ in at most `distance` of their bits, and the bits are cut into `distance + 1` bands,
-at least one band is equal (the pigeonhole principle); of `distance + 2` bands two are equal, and so
-on. A mask selects the bits of some bands, and only hashes in the same cell (equal under a mask) are
-compared. A large cell, for example of pictures with a white upper half, is cut again by the bits
-that differ within the cell.
+at least one band is equal (the pigeonhole principle). So only hashes in the same cell, with an
+equal band, are compared. A large cell, for example of pictures with a white upper half, is cut
+again by the bits that differ within the cell.
 """
 
 from __future__ import annotations
@@ -31,8 +30,9 @@ from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.example import decode_example
 from imageshards.index import index_schema, read_shard_index
-from imageshards.jpeg import DECODE_ERRORS, can_draft, eight_bits, open_picture
-from imageshards.manifest import TRAIN_NAMES, VALIDATION_NAMES, Manifest, Shard, shard_path
+from imageshards.jpeg import decoded
+from imageshards.manifest import TRAIN_NAMES, VALIDATION_NAMES, Manifest, Shard
+from imageshards.manifest.file import shard_path
 from imageshards.progress import with_progress
 from imageshards.tfrecord import RecordError, scan_file
 
@@ -46,8 +46,6 @@ MAX_PAIRS = 5_000_000
 # All hashes of a cell of this size are compared. More hashes differ in at least 11 bits, so that
 # each band of the largest distance has a bit.
 _MAX_CELL = 2000
-# The mean size of a cell: smaller cells need more masks, and each mask sorts all hashes.
-_USUAL_CELL = 100
 _SIZE_PX = (9, 8)
 # Samples of eight by eight points per pixel. Averaging all 256x256 pixels takes five times as long
 # and finds the same copies: for 200 photos that were halved, compressed at quality 30 or cropped by
@@ -258,36 +256,19 @@ def difference_hash(picture: Image.Image) -> int:
 
 def hash_of_jpeg(encoded: object) -> int | None:
     """Returns the difference hash of a record's picture; None if it cannot be decoded."""
-    if not isinstance(encoded, bytes):
-        return None
-    try:
-        with open_picture(encoded) as picture:
-            if can_draft(encoded):
-                picture.draft("RGB", _SAMPLED_PX)
-            return difference_hash(eight_bits(picture).convert("RGB"))
-    except DECODE_ERRORS:
-        return None
+    picture = decoded(encoded, _SAMPLED_PX)
+    return None if picture is None else difference_hash(picture)
 
 
-def masks_for(hashes: np.ndarray, distance: int) -> list[int]:
+def _bands_of(hashes: np.ndarray, distance: int) -> list[int]:
     """Returns masks: any two of the hashes, uint64 [n], that are near are equal under one mask."""
     if len(hashes) <= _MAX_CELL:
         return [0]
     # Bits that are equal in all hashes would make bands that separate nothing.
     differing = int(np.bitwise_or.reduce(hashes ^ hashes[0]))
     bits = [1 << bit for bit in range(64) if differing >> bit & 1]
-    # More equal bands select more bits, for smaller cells, but need many more masks.
-    equal = 1
-    while (
-        len(hashes) > _USUAL_CELL * 2 ** (equal * len(bits) // (distance + equal))
-        and distance + equal < len(bits)
-        and equal < 4
-    ):
-        equal += 1
-    num_bands = distance + equal
-    edges = [i * len(bits) // num_bands for i in range(num_bands + 1)]
-    bands = [sum(bits[low:high]) for low, high in itertools.pairwise(edges)]
-    return [sum(chosen) for chosen in itertools.combinations(bands, equal)]
+    edges = [i * len(bits) // (distance + 1) for i in range(distance + 2)]
+    return [sum(bits[low:high]) for low, high in itertools.pairwise(edges)]
 
 
 def near_pairs(hashes: np.ndarray, distance: int) -> np.ndarray:
@@ -304,7 +285,7 @@ def near_pairs(hashes: np.ndarray, distance: int) -> np.ndarray:
         UserError: There are more than `MAX_PAIRS` pairs.
     """
     found = np.empty((0, 2), np.uint64)
-    for mask in masks_for(hashes, distance) if distance else ():
+    for mask in _bands_of(hashes, distance) if distance else ():
         cells = hashes & np.uint64(mask)
         order = np.argsort(cells)
         ordered = hashes[order]

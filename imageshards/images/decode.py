@@ -27,7 +27,6 @@ from imageshards.jpeg import (
     DECODE_ERRORS,
     before_scan,
     eight_bits,
-    is_animated,
     plain_png,
     with_end,
 )
@@ -51,21 +50,14 @@ _PLUGINS = (
 # Texts of Pillow's, libavif's and libheif's errors for a file that ends too early.
 _ENDED = "truncated|end of file|cannot read full meta box"
 
-_UNSUPPORTED = (
-    (4, b"ftyp", "A video or a raw picture"),
-    (4, b"jP  \r\n\x87\n", "JPEG 2000"),
-    (0, b"\xffO\xffQ", "JPEG 2000"),
-    (0, b"\xff\x0a", "JPEG XL"),
-    (4, b"JXL \r\n\x87\n", "JPEG XL"),
-    (0, b"8BPS", "Photoshop"),
-    (0, b"%PDF", "PDF"),
-)
 # Content that is often found in place of a picture → reason and message.
 _STAND_INS = (
     (rb"version https://git-lfs\.github\.com/spec/", "git_lfs_pointer",
      "A pointer of Git LFS in place of the picture; run git lfs pull in the clone it is from."),
-    (rb"(\xef\xbb\xbf)?\s*(<\?xml.{,1000}?)?<svg", "unsupported_format",
-     "SVG; expected pixels: convert it to PNG."),
+    (rb"8BPS|%PDF|\xff\x0a|\xffO\xffQ|.{4}(ftyp|(jP  |JXL )\r\n\x87\n)"
+     rb"|(\xef\xbb\xbf)?\s*(<\?xml.{,1000}?)?<svg", "unsupported_format",
+     "A video, raw picture, JPEG 2000, JPEG XL, Photoshop file, PDF or SVG; expected JPEG, PNG, "
+     "WebP, AVIF, HEIC, GIF, BMP or TIFF: convert it."),
     (rb"(\xef\xbb\xbf)?\s*<(!doctype html|html|head|\?xml)", "web_page",
      "A web page or an answer in XML, mostly of an error, in place of the picture; download it "
      "again."),
@@ -291,7 +283,7 @@ def _open_other(data: bytes, options: ImageOptions) -> Source:
         orientation = exif_orientation(image.info["exif"])
     # Damage behind the first picture does no harm.
     with contextlib.suppress(*_PILLOW_ERRORS):
-        if is_animated(image):
+        if getattr(image, "is_animated", False):
             notes.append("animated")
     return Source(image, image.format, orientation, tiff, notes)
 
@@ -348,10 +340,6 @@ def to_srgb(image: Image.Image, transform: ImageCmsTransform) -> Image.Image:
 
 
 def _unknown(data: bytes) -> ImageError:
-    known = "expected JPEG, PNG, WebP, AVIF, HEIC, GIF, BMP or TIFF: convert it."
-    for offset, magic, name in _UNSUPPORTED:
-        if data.startswith(magic, offset):
-            return ImageError("unsupported_format", f"{name}; {known}")
     for pattern, code, message in _STAND_INS:
         if re.match(pattern, data, re.IGNORECASE | re.DOTALL):
             return ImageError(code, message)

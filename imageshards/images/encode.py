@@ -29,16 +29,12 @@ _MAX_SIDE_PX = 65500  # libjpeg's JPEG_MAX_DIMENSION
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from malloc.h
 _SQUARES = tuple(value * value for value in range(256))
 
-_TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-
+# The steps of `geometry.TURNS`.
+_STEPS = (
+    Image.Transpose.TRANSPOSE,
+    Image.Transpose.FLIP_LEFT_RIGHT,
+    Image.Transpose.FLIP_TOP_BOTTOM,
+)
 
 ChannelSums = tuple[int, int, int]
 """Number of pixels in a channel, sum of their values, 0..255, and sum of the squares."""
@@ -143,7 +139,9 @@ def _resized(
         # Adobe RGB, colours differ by 0.2 to 0.6 levels from a conversion before resizing, and by
         # up to 3 levels where many are outside sRGB, as they are mixed before they are clipped.
         image = to_srgb(image, source.transform)
-    return image if turn == 1 else image.transpose(_TURNS[turn])
+    for is_taken, step in zip(geometry.TURNS[turn], _STEPS, strict=True):
+        image = image.transpose(step) if is_taken else image
+    return image
 
 
 def _finish(image: Image.Image, layout: CanvasLayout, options: ImageOptions) -> Image.Image:

@@ -15,10 +15,6 @@ from imageshards.manifest import Image
 
 RESIZE_MODES = ("crop", "stretch", "pad", "shortest", "none")
 FILTERS = ("bicubic", "bilinear", "box", "lanczos", "nearest")
-SUBSAMPLINGS = ("4:2:0", "4:2:2", "4:4:4")
-COLORSPACES = ("rgb", "grey")
-BBOX_FRAMES = ("stored", "upright")
-ICC = ("convert", "drop")
 # A build reads files with these extensions from folders, unless an option names different ones.
 EXTENSIONS = (
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif",
@@ -87,15 +83,15 @@ class ImageOptions:
     quality: Annotated[int, Option(
         "JPEG quality of records", least=1, most=100, metavar="1..100")] = 90
     subsampling: Annotated[str, Option(
-        "chroma subsampling of records", choices=SUBSAMPLINGS)] = "4:2:0"
+        "chroma subsampling of records", choices=("4:2:0", "4:2:2", "4:4:4"))] = "4:2:0"
     colorspace: Annotated[str, Option(
-        "colour space of records: 3 channels or 1", choices=COLORSPACES)] = "rgb"
+        "colour space of records: 3 channels or 1", choices=("rgb", "grey"))] = "rgb"
     background: Annotated[tuple[int, int, int], Option(
         "colour under transparent pixels and around padded pictures (default: ffffff)",
         parse=parse_color, metavar="RRGGBB")] = (255, 255, 255)
     icc: Annotated[str, Option(
         "convert: convert pictures with an ICC profile to sRGB; drop: ignore the profile and treat "
-        "the pixels as sRGB", choices=ICC)] = "convert"
+        "the pixels as sRGB", choices=("convert", "drop"))] = "convert"
     only_shrink: Annotated[bool, Option("never enlarge a picture")] = False
     max_pixels: Annotated[int, Option(
         "limit in megapixels; larger pictures are rejected without decoding (default: 100)",
@@ -110,7 +106,7 @@ class ImageOptions:
         )] = 64 * 1024 * 1024
     bbox_frame: Annotated[str, Option(
         "frame of the input's bounding boxes: the pixels as stored in the file, or the picture "
-        "after EXIF rotation", choices=BBOX_FRAMES)] = "stored"
+        "after EXIF rotation", choices=("stored", "upright"))] = "stored"
     # fmt: on
 
     def __post_init__(self) -> None:

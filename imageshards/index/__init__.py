@@ -39,7 +39,6 @@ from imageshards.manifest import (
     BUILD_AGAIN,
     CLASS_FEATURE,
     FILENAME_FEATURE,
-    FRAME_BYTES,
     INDEX_NAME,
     LABEL_FEATURE,
     LABELS_FEATURE,
@@ -52,10 +51,11 @@ from imageshards.manifest import (
     IndexFile,
     Manifest,
     Shard,
-    find_split,
     record_features,
 )
+from imageshards.manifest.file import find_split
 from imageshards.text import counted
+from imageshards.tfrecord import FRAME_BYTES
 
 # Column → its Arrow type, in the order of the files.
 COLUMNS = {
@@ -282,14 +282,11 @@ def read_index(
         split = find_split(split, manifest.splits, "split")
     schema = index_schema(manifest.features, manifest.label)
     if columns is not None:
-        columns = [columns] if isinstance(columns, str) else list(columns)
+        columns = [columns] if isinstance(columns, str) else [*dict.fromkeys(columns)]
         for name in columns:
             if name not in schema.names:
                 expected = f"some of {', '.join(schema.names)}"
                 raise UserError(argument="columns", received=repr(name), expected=expected)
-            if columns.count(name) > 1:
-                received, expected = f"{name!r} twice", "each column once"
-                raise UserError(argument="columns", received=received, expected=expected)
         schema = index_schema(manifest.features, manifest.label, columns)
     wanted = [shard for name, shard in manifest.shards() if split in (None, name)]
     tables = storage.map_concurrently(

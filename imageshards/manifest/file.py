@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -15,8 +15,7 @@ import msgspec
 from imageshards import storage, tfrecord
 from imageshards.bounds import MAX_JSON_BYTES, MAX_LINE_BYTES
 from imageshards.errors import Arg, DamagedManifestError, LeaseLostError, UserError
-from imageshards.manifest.content import Manifest, Number, is_outside, record_features
-from imageshards.manifest.names import (
+from imageshards.manifest import (
     ADOPT_AGAIN,
     BUILD_AGAIN,
     MANIFEST_NAME,
@@ -24,6 +23,11 @@ from imageshards.manifest.names import (
     REJECTS_NAME,
     REPLACED_NAME,
     STAGING_NAME,
+    TRAIN_NAMES,
+    VALIDATION_NAMES,
+    Manifest,
+    Number,
+    record_features,
 )
 from imageshards.typed import convert, decode, decode_object
 
@@ -61,18 +65,11 @@ class Reject(msgspec.Struct, frozen=True):
         return self.stage == "read" or self.reason == "decoder_crashed"
 
 
-class Column(msgspec.Struct, frozen=True):
-    """An extra column that `--columns` declared."""
-
-    scale: str = "none"
-
-
 class ListingOptions(msgspec.Struct, frozen=True):
     """The options of an input that later commands read."""
 
     group_column: str | None = None
     label_regex: str | None = None
-    columns: list[Column] | None = None
 
 
 class PlanOptions(msgspec.Struct, frozen=True):
@@ -126,29 +123,43 @@ def load_manifest(
             place that is not allowed; or its store cannot be used.
     """
     directory = storage.place(argument, path)
-    raw = _read(directory, argument)
+    data, raw = _read(directory, argument), None
     # The order of the checks gives the most helpful error: a manifest that was edited by hand has
     # the wrong digest, but the wrong key says more.
     try:
+        raw = decode_object(data)
+        _check_version(argument, directory, raw)
         manifest = convert(raw, Manifest)
         convert(manifest.options, Origin)
         if complete and not manifest.adopted:
             _check_complete(manifest)
     except ValueError as e:
-        raise _damaged(argument, directory, f"in whose {MANIFEST_NAME} {e}", raw) from e
+        raise _damaged(
+            argument, directory, f"whose {MANIFEST_NAME} could not be read: {e}", raw
+        ) from e
     if manifest.adopted and not adopted:
         raise UserError(
             argument=argument,
-            received=f"{directory!r}, a dataset of imageshards adopt, whose records another tool "
-            "wrote",
+            received=f"{directory!r}, whose records another tool wrote",
             expected="a dataset that imageshards build wrote",
             remedy="use an adopted dataset with all commands except build",
         )
     if manifest.digest != digest_of(raw):
-        wrong = f"whose {MANIFEST_NAME} does not have the digest of its content"
-        raise _damaged(argument, directory, wrong, raw, "the file as it was written")
+        raise _damaged(argument, directory, "does not have the digest of its content", raw)
     check_folders(argument, directory, manifest, records_root)
     return manifest
+
+
+def _check_version(argument: str, directory: str, raw: Mapping[str, Any]) -> None:
+    # JSON's `true` is an `int` for `isinstance`.
+    version = raw.get("format_version")
+    if type(version) is int and version > FORMAT_VERSION:
+        raise UserError(
+            argument=argument,
+            received=f"{directory!r}, whose {MANIFEST_NAME} has format_version {version}; this "
+            f"release reads up to {FORMAT_VERSION}",
+            remedy="upgrade imageshards",
+        )
 
 
 def _check_complete(manifest: Manifest) -> None:
@@ -162,10 +173,9 @@ def _check_complete(manifest: Manifest) -> None:
         raise ValueError("image.size is None; expected one side or two, in pixels")
 
 
-def _read(directory: str, argument: str) -> dict[str, Any]:
-    """Returns the JSON object in the manifest, whose format this release must know."""
+def _read(directory: str, argument: str) -> bytes:
     try:
-        data = storage.read(storage.join(directory, MANIFEST_NAME), MAX_JSON_BYTES + 1)
+        return storage.read(storage.join(directory, MANIFEST_NAME), MAX_JSON_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise _no_dataset(argument, directory) from None
     except OSError as e:
@@ -177,38 +187,50 @@ def _read(directory: str, argument: str) -> dict[str, Any]:
             expected="a file that may be read",
             remedy="fix its permissions, or try again",
         ) from e
-    try:
-        raw = decode_object(data)
-    except ValueError as e:
-        wrong = f"whose {MANIFEST_NAME} could not be read ({e})"
-        raise _damaged(argument, directory, wrong, expected="the JSON that a build writes") from e
-    # JSON's `true` is an `int` for `isinstance`.
-    version = raw.get("format_version")
-    if type(version) is int and version > FORMAT_VERSION:
-        raise UserError(
-            argument=argument,
-            received=f"{directory!r}, whose {MANIFEST_NAME} has format_version {version}; this "
-            f"release reads up to {FORMAT_VERSION}",
-            remedy="upgrade imageshards",
-        )
-    return raw
 
 
 def _damaged(
-    argument: str,
-    directory: str,
-    wrong: str,
-    raw: Mapping[str, Any] | None = None,
-    expected: str = "",
+    argument: str, directory: str, wrong: str, raw: Mapping[str, Any] | None
 ) -> DamagedManifestError:
-    is_adopted = raw is not None and "adopted" in raw
-    remedy = ADOPT_AGAIN if is_adopted else BUILD_AGAIN
+    remedy = ADOPT_AGAIN if raw is not None and "adopted" in raw else BUILD_AGAIN
     return DamagedManifestError(
         argument=argument,
-        received=f"{directory!r}, {wrong}",
-        expected=expected,
+        received=f"{directory!r}, whose {MANIFEST_NAME} {wrong}",
+        expected="the file as it was written",
         remedy=f"copy it again, or {remedy}",
     )
+
+
+def fingerprint_of(manifest: Manifest) -> str:
+    """Returns a hash of the records and of their description, the same after an equal build.
+
+    A run compares this hash when it resumes. The place of the dataset, counts of other files, and
+    the version of PyArrow, which determines the bytes of an index, do not change the hash.
+    """
+    whole = manifest.to_builtins()
+    for split in whole["splits"].values():
+        for shard in split["shards"]:
+            del shard["index"]
+            shard.pop("folder", None)
+    of_adopted = ("adopted", "first_label") if manifest.adopted else ()
+    names = ("splits", "classes", "features", "image", *of_adopted)
+    hashed = {name: whole.get(name) for name in names}
+    return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
+
+
+def find_split(name: str, splits: Collection[str], argument: str) -> str:
+    """Returns the split of this name, or of a name that means the same (`val`, `validation`).
+
+    Raises:
+        UserError: No split has the name; the error names `argument`.
+    """
+    names = next((names for names in (TRAIN_NAMES, VALIDATION_NAMES) if name in names), ())
+    known = (one for one in (name, *names) if isinstance(one, str) and one in splits)
+    found = next(known, None)
+    if found is None:
+        expected = f"one of {', '.join(splits) or 'none'}"
+        raise UserError(argument=argument, received=repr(name), expected=expected)
+    return found
 
 
 def digest_of(manifest: Mapping[str, Any]) -> str:
@@ -219,46 +241,25 @@ def digest_of(manifest: Mapping[str, Any]) -> str:
 
 
 def _no_dataset(argument: str, directory: str) -> UserError:
-    if storage.is_local(directory) and not os.path.isdir(directory):
-        what = "is a file" if os.path.lexists(directory) else "does not exist"
-        return UserError(
-            argument=argument,
-            received=f"{directory!r}, which {what}",
-            expected="the folder that a build wrote",
-            remedy="fix the path, or build a dataset there with imageshards build --input PHOTOS "
-            "--output FOLDER",
-        )
-    try:
-        remedy = _how_to_build(directory)
-    except OSError:
-        remedy = "name another folder, or build it again"
-    return UserError(
-        argument=argument,
-        received=f"{directory!r}, where there is no {MANIFEST_NAME}; a directory without a "
-        "manifest is not a dataset",
-        remedy=remedy,
-    )
-
-
-def _how_to_build(directory: str) -> str:
-    """Returns the remedy for a missing dataset, which depends on the files in the folder."""
+    """Returns the error for a missing dataset, whose remedy depends on the files in the folder."""
     staging = storage.join(directory, STAGING_NAME)
-    if storage.is_folder(staging):
-        before = storage.join(staging, REPLACED_NAME)
-        is_there = storage.exists(storage.join(before, MANIFEST_NAME))
-        kept = f", and the dataset before it is in {before}" if is_there else ""
-        return f"its build has not ended{kept}; wait for it, or run it again if it was stopped"
-    # A store may hold millions of objects; the first names are enough for a guess.
-    some = [found.path for found in itertools.islice(storage.files_below(directory), 1000)]
-    if any(tfrecord.FILE_NAME.search(storage.name_of(path)) for path in some):
-        return f"these are TFRecords, which need one: write it by imageshards adopt {directory}"
-    photos = directory.rstrip("/") if some else "PHOTOS"
-    if storage.name_of(photos) in ("", ".", ".."):  # These names take no suffix.
-        photos = os.path.abspath(directory)
-    # A build refuses a folder that holds files, so its output goes beside the folder of photos.
-    output = f"{photos}-shards" if some else directory
-    beside = "if these are the photos, " if some else ""
-    return f"{beside}build one with imageshards build --input {photos} --output {output}"
+    what = f"where there is no {MANIFEST_NAME}"
+    remedy = "name a dataset, or build one: imageshards build --input PHOTOS --output FOLDER"
+    with contextlib.suppress(OSError):
+        # A store may hold millions of objects; the first names are enough for a guess.
+        some = itertools.islice(storage.files_below(directory), 1000)
+        if storage.is_local(directory) and not os.path.isdir(directory):
+            what = "which is no folder"
+        elif storage.is_folder(staging):
+            before = storage.join(staging, REPLACED_NAME)
+            is_there = storage.exists(storage.join(before, MANIFEST_NAME))
+            kept = f", and the dataset before it is in {before}" if is_there else ""
+            remedy = (
+                f"its build has not ended{kept}; wait for it, or run it again if it was stopped"
+            )
+        elif any(tfrecord.FILE_NAME.search(found.name) for found in some):
+            remedy = f"describe these TFRecords by imageshards adopt {directory}"
+    return UserError(argument=argument, received=f"{directory!r}, {what}", remedy=remedy)
 
 
 def read_rejects(directory: str) -> Iterator[Reject]:
@@ -318,6 +319,16 @@ def _fingerprint_in(path: str) -> Any:
 def to_json(value: Any) -> str:
     """Returns readable JSON, with equal bytes for equal content; all JSON files use this form."""
     return json.dumps(value, indent=1, sort_keys=False, ensure_ascii=False) + "\n"
+
+
+def shard_path(directory: str, name: str) -> str:
+    """Returns the path of the shard with this `Shard.name`, for a dataset in `directory`."""
+    return name if is_outside(name) else storage.join(directory, name)
+
+
+def is_outside(folder: str) -> bool:
+    """Returns whether the folder of a shard is not below the dataset's own folder."""
+    return folder.startswith("/") or not storage.is_local(folder)
 
 
 def outside_folders(manifest: Manifest) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from imageshards.jpeg import DECODE_ERRORS, can_draft, eight_bits, open_picture
+from imageshards.jpeg import decoded
 from imageshards.manifest import BOX_FEATURES
 from imageshards.text import counted
 
@@ -108,19 +108,12 @@ def share(part: float, whole: float) -> str:
     return f"{100 * value:.2g}\u00a0%" if 0 < value < 0.01 else percent(value)
 
 
-def thumbnail(encoded: bytes, side_px: int) -> Image.Image | None:
+def thumbnail(encoded: object, side_px: int) -> Image.Image | None:
     """Returns an RGB picture, at most `side_px` wide and high; None if it cannot be decoded."""
-    try:
-        with open_picture(encoded) as picture:
-            if can_draft(encoded):
-                picture.draft("RGB", (side_px, side_px))
-            else:
-                picture.load()  # `thumbnail` would call `draft` on a picture that is not loaded.
-            small = eight_bits(picture)
-            small.thumbnail((side_px, side_px))
-            return small.convert("RGB")
-    except DECODE_ERRORS:
-        return None
+    picture = decoded(encoded, (side_px, side_px))
+    if picture is not None:
+        picture.thumbnail((side_px, side_px))
+    return picture
 
 
 def draw_boxes(

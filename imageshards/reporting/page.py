@@ -5,27 +5,18 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from imageshards import storage
-from imageshards.errors import OutputError
-from imageshards.example import Values, decode_example
-from imageshards.manifest import (
-    ONE,
-    PAGE_NAME,
-    REPORT_NAME,
-    SEVERAL,
-    Manifest,
-    Reject,
-    Shard,
-    read_rejects,
-    shard_path,
-)
+from imageshards.errors import IndexDamageError, OutputError
+from imageshards.example import decode_example
+from imageshards.index import index_schema, read_shard_index
+from imageshards.manifest import PAGE_NAME, REPORT_NAME, Manifest, Shard
+from imageshards.manifest.file import Reject, read_rejects, shard_path
 from imageshards.page import draw_boxes, record_boxes, render, thumbnail
 from imageshards.reporting import sections
 from imageshards.tfrecord import RecordError, read_records
@@ -49,14 +40,6 @@ class Thumb(NamedTuple):
     key: str
 
 
-class Sheet(NamedTuple):
-    """Pictures of a split, and the number of pictures that could not be read."""
-
-    split: str
-    thumbs: Sequence[Thumb]
-    missing: int
-
-
 def write_report(directory: str, manifest: Manifest) -> str:
     """Writes the page of a dataset in `directory/report/` and returns its path.
 
@@ -67,18 +50,17 @@ def write_report(directory: str, manifest: Manifest) -> str:
     """
     folder = storage.join(directory, REPORT_NAME)
     path = storage.join(folder, PAGE_NAME)
-    whole = os.path.abspath(directory) if storage.is_local(directory) else directory
-    sheets = [
-        Sheet(name, *thumbs_of(directory, manifest, split.shards))
+    sheets = {
+        name: thumbs_of(directory, manifest, split.shards)
         for name, split in manifest.splits.items()
-    ]
+    }
     examples: defaultdict[str, list[Reject]] = defaultdict(list)
     # The page shows the readable examples; `imageshards verify` reports the damage.
     with contextlib.suppress(OSError, ValueError):
         for reject in itertools.islice(read_rejects(directory), _MAX_REJECTS_READ):
             if len(examples[reject.reason]) < _EXAMPLES_PER_REASON:
                 examples[reject.reason].append(reject)
-    page = page_of(storage.name_of(whole), manifest, sheets, examples)
+    page = page_of(storage.name_of(directory), manifest, sheets, examples)
     try:
         storage.write(path, page)
     except OSError as e:
@@ -105,10 +87,14 @@ def try_report(directory: str, manifest: Manifest) -> None:
 def page_of(
     title: str,
     manifest: Manifest,
-    sheets: Sequence[Sheet],
+    sheets: Mapping[str, tuple[Sequence[Thumb], int]],
     rejects: Mapping[str, Sequence[Reject]],
 ) -> str:
-    """Returns the page as one HTML document; `rejects` maps each reason to a few examples."""
+    """Returns the page as one HTML document.
+
+    `sheets` maps each split to pictures and the number of pictures that could not be read, and
+    `rejects` maps each reason to a few examples.
+    """
     return render(
         "imageshards.reporting",
         "page.jinja",
@@ -137,16 +123,12 @@ def quotas(counts: Sequence[int], wanted: int) -> list[int]:
 
     `counts` holds the number of records of each shard.
     """
-    taken = [0] * len(counts)
-    left = min(wanted, sum(counts))
-    # Each round takes one record of each shard that has more, or of evenly spaced shards at last.
-    while left:
-        open_shards = [i for i, count in enumerate(counts) if taken[i] < count]
-        chosen = min(left, len(open_shards))
-        for i in range(chosen):
-            taken[open_shards[(2 * i + 1) * len(open_shards) // (2 * chosen)]] += 1
-        left -= chosen
-    return taken
+    # Evenly spaced shards come first. Each turn takes one record of each shard that has more.
+    step = max(1, len(counts) // max(1, wanted))
+    order = sorted(range(len(counts)), key=lambda number: number % step)
+    turns = (number for turn in range(wanted) for number in order if counts[number] > turn)
+    taken = Counter(itertools.islice(turns, wanted))
+    return [taken[number] for number in range(len(counts))]
 
 
 def thumbs_of(
@@ -161,42 +143,19 @@ def thumbs_of(
 
 
 def _thumbs(directory: str, manifest: Manifest, shard: Shard, count: int) -> Iterator[Thumb]:
-    roles = manifest.roles
+    schema = index_schema({}, manifest.label, ("key", "class_name"))
     try:
-        records = read_records(shard_path(directory, shard.name))
-        for record in itertools.islice(records, count):
+        rows = read_shard_index(directory, shard, schema).slice(0, count).to_pylist()
+        # `zip` asks the rows first, so no further record is read.
+        records = zip(rows, read_records(shard_path(directory, shard.name)), strict=False)
+        for row, record in records:
             features = decode_example(record.payload)
-            encoded = (features.get(roles.image) or [b""])[0]
-            picture = thumbnail(encoded, THUMB_PX) if isinstance(encoded, bytes) else None
+            picture = thumbnail(next(iter(features.get(manifest.roles.image, ())), None), THUMB_PX)
             if picture is not None:
-                key = _text(features, roles.filename)
                 drawn = draw_boxes(picture, record_boxes(features))
-                yield Thumb(drawn, _caption(features, manifest, key), key)
-    except (OSError, RecordError, ValueError):
+                # Without labels the caption is the name of the file.
+                label = row.get("class_name", row["key"].rpartition("/")[2])
+                caption = label if isinstance(label, str) else ", ".join(label) or "no label"
+                yield Thumb(drawn, caption, row["key"])
+    except (IndexDamageError, OSError, RecordError, ValueError):
         return  # The caller counts missing pictures; `imageshards verify` reports the damage.
-
-
-def _caption(features: Mapping[str, Values], manifest: Manifest, key: str) -> str:
-    """Returns the names of a record's classes; without labels the name of its file."""
-    roles, has = manifest.roles, manifest.label
-    if hot := manifest.roles.hot:
-        values = [value for name in hot for value in features.get(name, ())]
-        # Together the features hold a 0 or 1 for each class, in the order of the classes.
-        found = zip(manifest.classes, values, strict=False)
-        return ", ".join(name for name, value in found if value) or "no label"
-    if has != ONE:
-        names = ", ".join(_texts(features, roles.text))
-        return names or "no label" if has == SEVERAL else key.rpartition("/")[2]
-    # Adopted records hold the id of a class, or its name.
-    said, classes = _text(features, roles.label), manifest.classes
-    number = int(said) - (manifest.first_label or 0) if said.isdecimal() else -1
-    return classes[number] if 0 <= number < len(classes) else said
-
-
-def _text(features: Mapping[str, Values], name: str | None) -> str:
-    return next(iter(_texts(features, name)), "")
-
-
-def _texts(features: Mapping[str, Values], name: str | None) -> list[str]:
-    values = features.get(name or "", ())
-    return [v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values]

@@ -29,8 +29,8 @@ from imageshards.manifest import (
     File,
     Manifest,
     Shard,
-    shard_path,
 )
+from imageshards.manifest.file import shard_path
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError, read_records, scan_file
 

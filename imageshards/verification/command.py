@@ -14,7 +14,7 @@ from imageshards import storage
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
 from imageshards.errors import UserError
-from imageshards.manifest import BUILD_AGAIN, STAGING_NAME
+from imageshards.manifest import BUILD_AGAIN
 from imageshards.progress import text_table, with_progress
 from imageshards.text import counted, visible
 from imageshards.verification.checks import Problem, check_shard, dataset_problems
@@ -39,7 +39,6 @@ class Verdict:
     Attributes:
         directory: The dataset.
         problems: The problems, in the order of `CHECKS`, then of the shards.
-        notes: Sentences about things that are not problems.
         num_shards, num_records, num_bytes: The shards, records and bytes that were read.
         seconds: The time that the check took.
         remedy: How to make the dataset again.
@@ -47,7 +46,6 @@ class Verdict:
 
     directory: str
     problems: list[Problem]
-    notes: list[str]
     num_shards: int
     num_records: int
     num_bytes: int
@@ -65,7 +63,7 @@ class Verdict:
         return Counter(problem.check for problem in self.problems)
 
     def __repr__(self) -> str:
-        """Returns the table of checks, the problems and the notes, for a terminal."""
+        """Returns the table of checks and the problems, for a terminal."""
         # A missing or damaged file may hide more problems of the same file.
         well = "ok where read" if {"files", "index"} & self.found.keys() else "ok"
         rows = [
@@ -74,7 +72,6 @@ class Verdict:
         ]
         lines = [text_table(("check", "result", "what was checked"), rows, texts=(0, 1, 2)), ""]
         lines.extend(problem.message for problem in self.problems)
-        lines.extend(f"Note: {note}" for note in self.notes)
         outcome = "All is well" if self.ok else counted(len(self.problems), "problem")
         lines.append(
             f"{outcome}: {counted(self.num_records, 'record')}, {self.num_bytes / 1e6:.1f} MB in "
@@ -127,22 +124,12 @@ def verify(
     return Verdict(
         directory,
         sorted(found, key=lambda problem: order.index(problem.check)),
-        _notes(directory),
         len(read),
         sum(result.num_records for result in read),
         sum(result.num_bytes for result in read),
         time.monotonic() - started,
         manifest.make_again,
     )
-
-
-def _notes(directory: str) -> list[str]:
-    if not storage.is_folder(storage.join(directory, STAGING_NAME)):
-        return []
-    return [
-        f"{STAGING_NAME}/ is left over from an unfinished build; it may be deleted unless a build "
-        "is running."
-    ]
 
 
 def json_of(verdict: Verdict) -> str:

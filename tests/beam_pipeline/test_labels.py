@@ -15,7 +15,8 @@ from pyarrow import parquet
 from beam_pipeline.columns.export import exported_classes
 from imageshards.deduplication.command import duplicates
 from imageshards.index import read_index
-from imageshards.manifest import FeatureSpec, load_manifest
+from imageshards.manifest import FeatureSpec
+from imageshards.manifest.file import load_manifest
 from imageshards.verification.command import verify
 from tests.support.builds import build_set, jpeg, manifest, records_of, rejects_of
 from tests.support.manifests import shards_of

@@ -7,7 +7,7 @@ from PIL import Image
 
 from imageshards.images.encode import encode_image
 from imageshards.images.options import ImageOptions
-from imageshards.jpeg import TooManyPixelsError, can_draft, eight_bits, open_picture, plain_png
+from imageshards.jpeg import can_draft, eight_bits, open_picture, plain_png
 from tests.support.pictures import JPEG, flat, saved
 
 _SOI, _SCAN = b"\xff\xd8", b"\xff\xda\0\x08\x01\x01\0\x01\0\0"
@@ -74,11 +74,9 @@ def test_a_picture_whose_header_says_too_many_pixels_is_not_opened():
     bomb = bytearray(JPEG)
     at = bomb.index(b"\xff\xc0") + 5
     bomb[at : at + 4] = (60_000).to_bytes(2, "big") * 2
-    with pytest.raises(TooManyPixelsError, match="60000x60000 pixels"):
+    with pytest.raises(ValueError, match="60000x60000 pixels"):
         open_picture(bytes(bomb))
-    with pytest.raises(TooManyPixelsError, match="160x120 pixels"):
-        open_picture(JPEG, 160 * 120 - 1)
-    assert open_picture(JPEG, 160 * 120).size == (160, 120)
+    assert open_picture(JPEG).size == (160, 120)
     for broken in (b"\xff\xd8\xff", b"RIFF", saved(flat("RGB", 9), "TIFF")):
         with pytest.raises((OSError, ValueError)):
             open_picture(broken)

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 import imageshards as ims
 from beam_pipeline.inputs.datasets import list_records, open_inputs, shards_to_list
 from beam_pipeline.options import BuildOptions, CopiedInput, InputOptions
-from imageshards.adopt.command import adopt
+from imageshards.adoption.command import adopt
 from imageshards.errors import UserError
 from imageshards.example import encode_example
-from imageshards.manifest import digest_of
+from imageshards.manifest.file import digest_of
 from imageshards.verification.command import json_of, verify
 from tests.support.dataset_factory import Dataset, described, features_of, framed, jpeg
 from tests.support.errors import refused
@@ -134,7 +134,7 @@ COLUMNS: dict[str, Any] = {
 
 
 @given(st.data())
-@settings(max_examples=60, derandomize=True, deadline=None)
+@settings(max_examples=40, derandomize=True, deadline=None)
 def test_any_index_is_used_or_refused(made, data):
     entry = copy.deepcopy(made.manifest)
     (_, shard), *_ = shards_of(entry)
@@ -260,21 +260,11 @@ def test_any_names_of_files_are_used_or_refused(tmp_path_factory, names):
     works_or_says_why(folder, [adopt_and_check, report, duplicates])
 
 
-TARGETS = [
-    ".",
-    "..",
-    "/",
-    "self",
-    f"../../{SENTINEL}",
-    f"../{SENTINEL}",
-    "/dev/zero",
-    "report",
-    "x",
-]
+TARGETS = [".", "..", "/", "self", f"../../{SENTINEL}", f"../{SENTINEL}", "/dev/zero", "x"]
 
 
 @given(st.data())
-@settings(max_examples=60, derandomize=True, deadline=None)
+@settings(max_examples=40, derandomize=True, deadline=None)
 def test_any_links_are_used_or_refused(tmp_path_factory, data):
     made = Dataset(tmp_path_factory.mktemp("links") / "set", {"train": 1}, per_shard=2)
     names = ["a.tfrec", *(str(p.relative_to(made.directory)) for p in made.directory.rglob("*"))]

@@ -8,7 +8,8 @@ from pathlib import Path
 from imageshards.example import Values, decode_example, dtype_of
 from imageshards.index import IndexRows, index_schema, index_table, read_shard_index
 from imageshards.jpeg import open_picture
-from imageshards.manifest import Image, Manifest, load_manifest
+from imageshards.manifest import Image, Manifest
+from imageshards.manifest.file import load_manifest
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES, read_records
 from imageshards.verification.command import verify
 

@@ -29,7 +29,8 @@ from beam_pipeline.planning.refs import ImageRef, ShardUnit
 from beam_pipeline.shards.places import ShardPlaces
 from beam_pipeline.shards.writer import write_shard
 from imageshards import storage
-from imageshards.manifest import MANIFEST_NAME, TRANSFORM_NAME, load_manifest
+from imageshards.manifest import MANIFEST_NAME, TRANSFORM_NAME
+from imageshards.manifest.file import load_manifest
 from imageshards.storage import AtomicFile
 from imageshards.storage.base import Backend, Stat, replaced
 from imageshards.storage.local import LocalBackend

@@ -6,8 +6,9 @@ from typing import Any
 import msgspec
 
 from imageshards import storage
-from imageshards.manifest import MANIFEST_NAME, FeatureSpec, Image, Manifest, digest_of, to_json
+from imageshards.manifest import MANIFEST_NAME, FeatureSpec, Image, Manifest
 from imageshards.manifest import RECORD_FEATURES as _FEATURES
+from imageshards.manifest.file import digest_of, to_json
 from imageshards.typed import convert
 
 RECORD_FEATURES: dict[str, Any] = msgspec.to_builtins(_FEATURES)

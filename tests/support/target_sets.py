@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from imageshards.example import decode_example
-from imageshards.manifest import load_manifest
+from imageshards.manifest.file import load_manifest
 from imageshards.tfrecord import read_records
 from tests.support.dataset_factory import Dataset
 from tests.support.pictures import opened_bytes, saved

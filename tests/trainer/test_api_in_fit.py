@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import imageshards as ims
-from imageshards.adopt import adopt
+from imageshards.adoption.command import adopt
 from tests.support.commands import run_forked
 from tests.support.trainer_data import make_dataset
 

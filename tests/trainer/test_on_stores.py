@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from imageshards import storage
-from imageshards.adopt import adopt
+from imageshards.adoption.command import adopt
 from imageshards.errors import UserError
 from tests.support.pictures import saved as encoded
 from tests.support.pictures import scene

@@ -17,9 +17,9 @@ from imageshards.manifest import (
     VALIDATION_NAMES,
     Image,
     Manifest,
-    fingerprint_of,
-    shard_path,
 )
+from imageshards.manifest import file as manifest_file
+from imageshards.manifest.file import fingerprint_of, shard_path
 from imageshards.text import counted
 from trainer.dataset.spec import DatasetSpec, FeatureSpec, ImageSpec, Split
 
@@ -38,7 +38,7 @@ def find_split(
         name = next((one for one in usual if one in dataset.splits), None)
     if name is None:
         return None
-    split = dataset.splits[manifest.find_split(name, dataset.splits, argument)]
+    split = dataset.splits[manifest_file.find_split(name, dataset.splits, argument)]
     return split if split.num_records else None
 
 
@@ -67,7 +67,7 @@ def validation_split(dataset: DatasetSpec, name: str | None) -> Split | None:
 def load_manifest(data: str, records_root: str | None = None) -> DatasetSpec:
     """Reads `data`/manifest.json; refuses a manifest without the facts that a trainer needs."""
     storage.check_bucket(data, "data", must_list=False)
-    raw = manifest.load_manifest(data, "data", records_root=records_root)
+    raw = manifest_file.load_manifest(data, "data", records_root=records_root)
     try:
         return _dataset(data, raw)
     except ValueError as e:

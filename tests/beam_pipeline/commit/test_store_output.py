@@ -21,7 +21,7 @@ from beam_pipeline.shards.result import ShardResult, read_result
 from beam_pipeline.shards.writer import write_shard
 from imageshards import storage
 from imageshards.errors import LeaseLostError, OutputError
-from imageshards.manifest import to_json
+from imageshards.manifest.file import to_json
 from imageshards.storage import lease
 from imageshards.verification import command as verify
 from tests.support.builds import build, class_folders, examples, manifest, shard_bytes

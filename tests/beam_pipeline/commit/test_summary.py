@@ -8,7 +8,7 @@ import pytest
 
 from beam_pipeline.commit.dataset import check_budget, remedies, write_list
 from imageshards.errors import UserError
-from imageshards.manifest import Reject
+from imageshards.manifest.file import Reject
 from tests.support.errors import refused
 
 

@@ -31,7 +31,8 @@ from imageshards import storage
 from imageshards.errors import ImageError, OutputError
 from imageshards.example import decode_example
 from imageshards.images.encode import encode_image
-from imageshards.manifest import FeatureSpec, File, Reject
+from imageshards.manifest import FeatureSpec, File
+from imageshards.manifest.file import Reject
 from imageshards.tfrecord import read_records
 from imageshards.typed import decode
 from tests.support.builds import jpeg

@@ -7,7 +7,7 @@ import pytest
 import imageshards as ims
 from beam_pipeline.commit.staging import check_output, prepare_staging, read_output_state
 from imageshards import storage
-from imageshards.adopt.command import adopt
+from imageshards.adoption.command import adopt
 from imageshards.commands.output_folder import check_page_folder
 from imageshards.errors import UserError
 from imageshards.page import render
@@ -65,7 +65,7 @@ def replaced(folder):
 COMMANDS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "report": ("report", ims.report),
     "duplicates": ("duplicates", lambda folder: ims.duplicates(folder, workers=1)),
-    "adopt": ("index", lambda folder: adopt(str(folder.parent / "records"), str(folder))),
+    "adopt": ("index", lambda folder: adopt(folder.parent / "records", output=folder)),
     "build": ("index", replaced),
     "build's transform": ("transform/transform_fn", replaced),
     "build's spool": (".staging/spool", replaced),

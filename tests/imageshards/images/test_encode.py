@@ -1,5 +1,4 @@
 import dataclasses
-import itertools
 import subprocess
 import sys
 
@@ -8,23 +7,9 @@ from PIL import Image, JpegImagePlugin, PngImagePlugin
 
 from imageshards.images.encode import encode_image, tune_allocator
 from imageshards.images.options import FILTERS, ImageOptions
-from tests.support.pictures import JPEG, SMALL, code_of, mean_difference, opened, saved, scene
+from tests.support.pictures import JPEG, SMALL, code_of, opened, saved, scene
 
 pytestmark = pytest.mark.process
-
-
-def test_resize_modes_give_their_sizes_and_show_different_parts():
-    sizes = dict.fromkeys(("stretch", "crop", "pad"), (90, 30))
-    sizes |= {"shortest": (40, 30), "none": (160, 120)}
-    made = {}
-    for mode, size in sizes.items():
-        width = 30 if mode == "shortest" else 90
-        encoded = encode_image(JPEG, ImageOptions(30, width, resize_mode=mode))
-        made[mode] = opened(encoded)
-        assert (encoded.width_px, encoded.height_px) == size == made[mode].size
-        assert (encoded.colorspace, encoded.channels, encoded.source_format) == ("RGB", 3, "JPEG")
-    for one, other in itertools.combinations(("stretch", "crop", "pad"), 2):
-        assert mean_difference(made[one], made[other]) > 5
 
 
 def test_filter_quality_and_subsampling_are_those_of_the_file():

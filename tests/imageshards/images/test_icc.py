@@ -119,14 +119,6 @@ def test_pictures_without_a_usable_profile_keep_every_bit(mode, profile, note):
     assert found.notes == (*plain.notes, note)
 
 
-def test_pictures_in_turn_each_have_their_own_profile():
-    other = _with(_FLAT, "PNG", rgb_profile(ADOBE_RGB))
-    expected = in_srgb(np.array(ORANGE, float), ADOBE_RGB)
-    for _ in range(2):
-        assert colour_of(_P3_FILES["png"]) == pytest.approx(_EXPECTED, abs=3)
-        assert colour_of(other) == pytest.approx(expected, abs=3)
-
-
 def test_a_shrunk_and_turned_picture_is_converted_like_a_whole_one():
     photo = scene(640, 480).convert("RGB").point(lambda level: 60 + level // 2)
     exif = Image.Exif()

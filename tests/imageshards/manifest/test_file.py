@@ -9,13 +9,8 @@ import pytest
 
 from imageshards import storage
 from imageshards.errors import DamagedManifestError, LeaseLostError, UserError
-from imageshards.manifest import (
-    REPLACED_NAME,
-    STAGING_NAME,
-    IndexFile,
-    Roles,
-    Shard,
-    Split,
+from imageshards.manifest import REPLACED_NAME, STAGING_NAME, IndexFile, Roles, Shard, Split
+from imageshards.manifest.file import (
     fingerprint_of,
     load_manifest,
     publish_manifest,
@@ -49,22 +44,21 @@ def changed(dataset, *path, value):
 
 
 def test_a_folder_that_is_no_dataset_is_refused_with_a_remedy(tmp_path):
-    """Nobody is advised to build into the folder of the photos."""
-
     def is_told(below, *words):
         with refused("data", *words):
             load_manifest(f"{tmp_path}/{below}", "data")
 
     photos = tmp_path / "photos"
     photos.mkdir()
-    is_told("photos", f"--input PHOTOS --output {photos}.")
     (photos / "1.jpg").touch()
-    is_told("absent", "does not exist")
-    is_told("photos/1.jpg", "is a file")
-    is_told("photos/", f"--input {photos} --output {photos}-shards.")
+    is_told("absent", "which is no folder")
+    is_told("photos/1.jpg", "which is no folder")
+    is_told("photos/", "no manifest.json; name a dataset, or build one")
+    (photos / "1.tfrec").touch()
+    is_told("photos", f"describe these TFRecords by imageshards adopt {photos}.")
     before = photos / STAGING_NAME / REPLACED_NAME
     before.mkdir(parents=True)
-    is_told("photos", "has not ended")
+    is_told("photos", "has not ended; wait for it, or run it again")
     (before / "manifest.json").touch()
     is_told("photos", "ended", f"is in {before};")
 
@@ -72,7 +66,7 @@ def test_a_folder_that_is_no_dataset_is_refused_with_a_remedy(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"format_version": 1, "spl', "could not be read"),
+        ('{"format_version": 1, "spl', "truncated"),
         ('{"classes": ["\\ud800"]}', "could not be read"),
         ("[" * 100_000, "could not be read"),
         ('{"format_version": 0}', "format_version"),
@@ -106,7 +100,7 @@ def test_a_newer_or_unreadable_manifest_does_not_count_as_damaged(dataset, monke
         ((*SHARD, "index"), INDEX | {"file": "../x.parquet"}, "index: file is '../x.parquet'"),
         ((*SHARD, "folder"), "a", "expected none in a build"),
         ((*SHARD, "num_records"), 2.0, "num_records"),
-        ((*SHARD, "num_records"), float("nan"), "could not be read"),
+        ((*SHARD, "num_records"), float("nan"), "malformed"),
         ((*SHARD, "num_records"), 10**12, "num_records is 1000000000000; expected no more than"),
         ((*SHARD, "num_bytes"), 10**30, "num_bytes"),
         ((*SHARD, "sha256"), "00", "sha256"),

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 import imageshards as ims
-from imageshards.adopt.command import main as adopt_main
+from imageshards.adoption.command import main as adopt_main
 from imageshards.errors import DamagedManifestError, UserError
-from imageshards.manifest import IndexFile, Roles, Shard, Split, check_folders, common_root
+from imageshards.manifest import IndexFile, Roles, Shard, Split
+from imageshards.manifest.file import check_folders, common_root
 from tests.support.dataset_factory import Dataset
 from tests.support.errors import refused
 from tests.support.manifests import blank, shards_of, write_manifest

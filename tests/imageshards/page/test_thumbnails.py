@@ -1,8 +1,8 @@
 import pytest
-from PIL import Image, JpegImagePlugin
+from PIL import Image
 
 from imageshards.page import draw_boxes, thumbnail
-from tests.support.pictures import lossless_jpeg, saved
+from tests.support.pictures import saved
 
 NAN = float("nan")
 
@@ -19,15 +19,6 @@ def test_a_thumbnail_fits_and_is_never_enlarged(given, expected, mode, kind):
     picture = thumbnail(encoded(given, mode, kind), 64)
     assert picture is not None
     assert (picture.size, picture.mode) == (expected, "RGB")
-
-
-def test_a_lossless_jpeg_is_not_drafted(monkeypatch):
-    def draft(picture, *given):
-        assert not picture.tile  # it was decoded before
-
-    monkeypatch.setattr(JpegImagePlugin.JpegImageFile, "draft", draft)
-    picture = thumbnail(lossless_jpeg(), 64)
-    assert picture is not None and picture.size == (64, 64)
 
 
 def test_large_jpegs_have_a_thumbnail_but_bombs_and_damaged_pictures_have_none(monkeypatch):

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from beam_pipeline.images.process_pool import LocalPool
 from imageshards import storage
 from imageshards.errors import LeaseLostError, OutputError, UserError
-from imageshards.manifest import load_manifest
+from imageshards.manifest.file import load_manifest
 from imageshards.storage import lease as leases
 from imageshards.storage import lock, objects
 from imageshards.storage.lease import Lease, LeaseTimes, output_lock

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import imageshards as ims
-from imageshards.adopt import AdoptOptions, adopt
+from imageshards.adoption.command import adopt
 from imageshards.tfrecord import write_records
 from tests.support.errors import refused
 from tests.support.external_sets import example, jpeg, whole_split
@@ -14,7 +14,7 @@ from tests.support.trainer_data import make_dataset
 from trainer.dataset.manifest import load_manifest
 from trainer.reader.unreadable import find_unreadable
 
-COLUMNS = AdoptOptions(feature_map={"label": ("cat", "big dog")})
+COLUMNS = {"feature_map": {"label": ("cat", "big dog")}}
 LABELS = [(0, 0), (1, 0), (0, 1), (1, 1)]
 
 
@@ -25,7 +25,7 @@ def _write(folder, *labels):
 
 def _adopted(folder, options, *labels):
     _write(folder, *labels)
-    adopt(str(folder), options=options)
+    adopt(folder, **options)
     return ims.open(folder)
 
 
@@ -71,7 +71,7 @@ def test_hot_columns_are_several_labels_and_changed_labels_are_broken(tmp_path):
 
 def test_one_hot_vectors_are_classes(tmp_path):
     hot = [{"label": np.eye(3)[i % 3].tolist()} for i in (2, 0, 1, 2)]
-    data = _adopted(tmp_path, AdoptOptions(class_names=("a", "b", "c")), *hot)
+    data = _adopted(tmp_path, {"class_names": ("a", "b", "c")}, *hot)
     assert data.classes == ("a", "b", "c") and _labels(data) == [2, 0, 1, 2]
     assert _labels(data, classes=["c", "a"]) == [0, 1, 0]
     assert data.train(batch_size=4, image_size=16, balance="sampling").subset.num_records == 6
@@ -79,7 +79,7 @@ def test_one_hot_vectors_are_classes(tmp_path):
 
 def test_values_without_labels_are_trained_on_as_a_target(tmp_path):
     values = [{"label": i / 2, "word": "ab"[i % 2]} for i in range(4)]
-    data = _adopted(tmp_path, AdoptOptions(label="none"), *values)
+    data = _adopted(tmp_path, {"label": "none"}, *values)
     assert _labels(data, target="label") == [0.0, 0.5, 1.0, 1.5]
     assert _labels(data, target="word") == [0, 1, 0, 1]
     # Without a label of their own, the column of that name is meant.

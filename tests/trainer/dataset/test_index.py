@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from imageshards.adopt import AdoptOptions, adopt
+from imageshards.adoption.command import adopt
 from imageshards.tfrecord import write_records
 from tests.support.dataset_factory import Dataset
 from tests.support.errors import refused
@@ -86,6 +86,7 @@ def test_a_condition_that_the_index_cannot_answer_is_refused(made, condition, wo
 def test_filters_of_adopted_records_use_their_own_features(tmp_path):
     records = [{"picture": jpeg(i % 2, i), "class": i % 2 + 1, "age": i} for i in range(6)]
     write_records(str(tmp_path / "train-00.tfrecord"), map(example, records))
-    adopt(str(tmp_path), options=AdoptOptions({"image": "picture", "label": "class"}, 1, CLASSES))
+    features = {"image": "picture", "label": "class"}
+    adopt(tmp_path, feature_map=features, label_offset=1, class_names=CLASSES)
     assert found(tmp_path, "class==1", "age>=2") == [-1, -1, -1, 1, -1, 1]
     assert np.unique(found(tmp_path)).tolist() == [0, 1]

@@ -3,7 +3,7 @@ import pytest
 from PIL import Image
 
 import imageshards as ims
-from imageshards.adopt import adopt
+from imageshards.adoption.command import adopt
 from imageshards.jpeg import FORMATS
 from imageshards.tfrecord import write_records
 from tests.support.external_sets import example

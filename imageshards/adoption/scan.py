@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from imageshards import storage
 from imageshards.errors import Arg, UserError
-from imageshards.example import Dtype, Values, decode_example, dtype_of
+from imageshards.example import Dtype, Values, decode_record, dtype_of
 from imageshards.index import IndexRows
-from imageshards.jpeg import MAX_PIXELS, TooManyPixelsError, is_animated, open_picture
+from imageshards.jpeg import open_picture
 from imageshards.manifest import (
     CLASS_FEATURE,
     FILENAME_FEATURE,
@@ -22,7 +23,7 @@ from imageshards.manifest import (
 )
 from imageshards.progress import with_progress
 from imageshards.text import counted
-from imageshards.tfrecord import Record, frame_record, read_records
+from imageshards.tfrecord import frame_record, read_records
 
 _REMOTE_THREADS = 8
 
@@ -49,13 +50,11 @@ class ScannedFile:
     undecodable: list[int] = dataclasses.field(default_factory=list)
 
 
-def scan_files(
-    paths: Sequence[str], roles: Roles, max_pixels: int = MAX_PIXELS
-) -> dict[str, ScannedFile]:
+def scan_files(paths: Sequence[str], roles: Roles, max_pixels: int) -> dict[str, ScannedFile]:
     """Reads whole files, and the header of each picture.
 
     Raises:
-        RecordError: A record is damaged.
+        RecordError: A record is damaged, or no `tf.train.Example`.
         UserError: A record lacks its picture or labels, or a picture is larger than `max_pixels`.
         OSError: A file cannot be read.
     """
@@ -70,24 +69,27 @@ def _scan(path: str, roles: Roles, max_pixels: int) -> ScannedFile:
     for record in read_records(path):
         # A file with right checksums consists of its frames alone, so they give the file's hash.
         digest.update(frame_record(record.payload))
-        features = features_in(path, record)
+        features = decode_record(path, record)
         try:
             picture = _single(features, roles.image)
             if not isinstance(picture, bytes):
                 raise ValueError(f"{_found(features, roles.image)}; expected one encoded picture")
             row = _row_of(features, roles, picture)
             picture_format, (width, height) = _header_of(picture, max_pixels)
-        except TooManyPixelsError as e:
-            raise UserError(
-                argument="max_image_mpx",
-                received=f"{max_pixels / 1e6:g}, but the picture in record {record.number} of "
-                f"{path} has {e}",
-                expected="at most that many million, as each takes 3 bytes of memory",
-                remedy="raise the limit, or leave the file out by " + Arg("split", "NAME=GLOB"),
-            ) from e
         except ValueError as e:
             found, _, expected = str(e).partition("; expected ")
-            raise _unusable(path, record, f"has {found}", expected) from e
+            raise UserError(
+                argument="DIR",
+                received=f"TFRecords where record {record.number} of {path} (at byte "
+                f"{record.offset_bytes}) has {found}",
+                expected=f"{expected} in each record",
+                remedy="write the file again without this record, leave the file out by "
+                + Arg("split", "NAME=GLOB")
+                + ", raise "
+                + Arg("max_image_mpx")
+                + " for a large picture, or adopt all records without labels by "
+                + Arg("label", "none"),
+            ) from e
         # The sizes come from the picture, since records may lack them or be wrong.
         row |= {"image/width": [width], "image/height": [height]}
         extra = {name: values for name, values in features.items() if name != roles.image}
@@ -100,29 +102,6 @@ def _scan(path: str, roles: Roles, max_pixels: int) -> ScannedFile:
     return file
 
 
-def features_in(path: str, record: Record) -> dict[str, Values]:
-    """Returns the features of a record; raises `UserError` if it is no `tf.train.Example`."""
-    try:
-        return decode_example(record.payload)
-    except ValueError as e:
-        what = "is no tf.train.Example, though its checksum is right"
-        raise _unusable(path, record, what, "one") from e
-
-
-def _unusable(path: str, record: Record, what: str, expected: str) -> UserError:
-    """Returns the error for an undamaged record that is not usable for training."""
-    return UserError(
-        argument="DIR",
-        received=f"TFRecords where record {record.number} of {path} (at byte "
-        f"{record.offset_bytes}) {what}",
-        expected=f"{expected} in each record",
-        remedy="write the file again without this record, leave the file out by "
-        + Arg("split", "NAME=GLOB")
-        + ", or adopt all records without labels by "
-        + Arg("label", "none"),
-    )
-
-
 def _header_of(picture: bytes, max_pixels: int) -> tuple[str, tuple[int, int]]:
     """Returns format, width and height in pixels from the header of a picture.
 
@@ -130,19 +109,20 @@ def _header_of(picture: bytes, max_pixels: int) -> tuple[str, tuple[int, int]]:
     the record again, and may skip it.
 
     Raises:
-        TooManyPixelsError: The picture has more than `max_pixels` pixels.
+        ValueError: The picture has more than `max_pixels` pixels.
     """
     try:
-        opened = open_picture(picture, max_pixels)
-    except TooManyPixelsError:
-        raise
+        opened = open_picture(picture)
     except (OSError, ValueError):
         return "", (0, 0)
+    if math.prod(opened.size) > max_pixels:
+        raise ValueError(f"a picture of {opened.size} pixels; expected up to {max_pixels:,}")
     found = str(opened.format)
     # TensorFlow decodes the palette indices of a BMP as if they were colours.
     has_palette = found == "BMP" and opened.mode in ("1", "P")
     # `trainer.augment.decode.decode_webp` says why these fail.
-    is_opaque_animation = found == "WEBP" and opened.mode == "RGB" and is_animated(opened)
+    is_animated = getattr(opened, "is_animated", False)
+    is_opaque_animation = (found, opened.mode) == ("WEBP", "RGB") and is_animated
     return ("", (0, 0)) if has_palette or is_opaque_animation else (found, opened.size)
 
 

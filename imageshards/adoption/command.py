@@ -1,41 +1,33 @@
-"""`imageshards adopt DIR`: gives existing TFRecords a manifest and an index, in one pass."""
+"""Implements `imageshards adopt DIR` and `imageshards.adopt`."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import functools
+import os
 import re
 import shlex
 from collections.abc import Container, Sequence
 from typing import Any
 
 from imageshards import storage
-from imageshards.adopt.describe import describe
-from imageshards.adopt.features import AdoptOptions
+from imageshards.adoption.describe import describe
+from imageshards.adoption.features import AdoptOptions
 from imageshards.bounds import MAX_JSON_BYTES
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import add_options
 from imageshards.commands.output_folder import check_no_links
 from imageshards.errors import Arg, UserError
-from imageshards.manifest import (
-    INDEX_NAME,
-    MANIFEST_NAME,
-    ONE,
-    SEVERAL,
-    SPLIT_NAME,
-    Manifest,
-    common_root,
-    outside_folders,
-    publish_manifest,
-)
+from imageshards.manifest import INDEX_NAME, MANIFEST_NAME, ONE, SEVERAL, SPLIT_NAME, Manifest
+from imageshards.manifest.file import common_root, outside_folders, publish_manifest
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError
 from imageshards.typed import convert, decode_object
 
 # The files that `describe` names.
-_INDEX_FILE = re.compile(rf"{SPLIT_NAME.pattern}-\d{{5,}}(-[0-9a-f]{{8}})?\.parquet")
+_INDEX_FILE = re.compile(rf"{SPLIT_NAME.pattern}-\d{{5,}}-[0-9a-f]{{8}}\.parquet")
 
 _EPILOG = """examples:
   imageshards adopt ~/tensorflow_datasets/rock_paper_scissors/3.0.0
@@ -63,78 +55,75 @@ def make_parser() -> Parser:
         type=functools.partial(storage.absolute_place, "DIR"),
         help="a folder of TFRecords, or of a TFDS dataset: local, gs:// or s3://",
     )
-    parser.add_argument(
-        "--output",
-        metavar="FOLDER",
-        type=functools.partial(storage.absolute_place, "output"),
-        help="folder for the manifest and the index (default: DIR). If the records are not below "
-        "this folder, all other commands need --records_root",
-    )
     add_options(parser, AdoptOptions)
     return parser
 
 
-def adopt(
-    directory: str, output: str | None = None, options: AdoptOptions | None = None
-) -> Manifest:
-    """Writes the manifest and the index of existing TFRecords.
+def adopt(path: str | os.PathLike[str], **options: Any) -> Manifest:
+    """Writes a manifest and an index for existing TFRecords, like `imageshards adopt`.
+
+        ims.adopt("flowers/", class_names=["rose", "tulip"], split={"train": "flowers/a*"})
 
     Args:
-        directory: A folder of TFRecords or of TFDS.
-        output: Folder for manifest and index; None for the folder of the files.
-        options: Facts that the files do not contain.
+        path: A folder of TFRecords, or of a TFDS dataset, local or in a store.
+        **options: Flags of `imageshards adopt`, which its `--help` explains, without the dashes:
+            `output`, `feature_map` (a dict), `label_offset`, `class_names` (a list), `split` (a
+            dict, or pairs of a name and a place), `label` and `max_image_mpx`.
+
+    Returns:
+        The manifest.
 
     Raises:
         UserError: The files, features or labels are not usable for training.
     """
-    output = output or directory
+    asked = AdoptOptions(**options)
+    directory = storage.absolute_place("DIR", path)
+    output = asked.output or directory
+    argument = "output" if asked.output else "DIR"
     # A wrong output must fail before all files are read, which may take hours.
-    storage.check_bucket(output, "output" if output != directory else "DIR")
-    check_no_links("output", output, INDEX_NAME)
+    storage.check_bucket(output, argument)
+    check_no_links(argument, output, INDEX_NAME)
     try:
-        known = _index_before(output) or {}
-        manifest, indexes = describe(directory, output, options or AdoptOptions(), known)
+        before = _index_before(output)
+        manifest, indexes = describe(directory, output, asked)
         storage.delete_unfinished(output, MANIFEST_NAME, INDEX_NAME)
         try:
+            # No file has the name of a different one, so the dataset before stays whole.
             for file, data in indexes.items():
                 storage.write(storage.join(output, file), data)
         except BaseException:  # Ctrl-C, too, must leave only the dataset before.
-            _delete_index(output, known)
+            _delete_index(output, before or ())
             raise
-        # The dataset before is whole until the new manifest replaces the old one.
-        manifest = publish_manifest(output, manifest, replaces=_index_before(output) is not None)
+        manifest = publish_manifest(output, manifest, replaces=before is not None)
         _delete_index(output, indexes)
         return manifest
-    except RecordError as e:
+    except (RecordError, OSError) as e:
+        what = str(e).rstrip(".")
+        if isinstance(e, OSError):
+            what = f"{e.filename or 'a file'} cannot be read or written ({e.strerror or e})"
         raise UserError(
             argument="DIR",
-            received=f"{directory!r}, which is damaged: {str(e).rstrip('.')}",
-            expected="whole TFRecords",
-            remedy="copy the file again, or leave it out by " + Arg("split", "NAME=GLOB"),
-        ) from e
-    except OSError as e:
-        raise UserError(
-            argument="DIR",
-            received=f"{directory!r}, where {e.filename or 'a file'} cannot be read or written "
-            f"({e.strerror or e})",
-            expected="TFRecords, and a folder that may be written",
-            remedy="copy them again, or give another folder by " + Arg("output"),
+            received=f"{directory!r}: {what}",
+            expected="whole TFRecords, and a folder that may be written",
+            remedy="decompress a compressed file, copy a damaged one again or leave it out by "
+            + (Arg("split", "NAME=GLOB") + ", or give another folder by ")
+            + Arg("output"),
         ) from e
 
 
-def _index_before(output: str) -> dict[str, str] | None:
-    """Returns the index files, with their SHA-256, of the dataset that is replaced.
+def _index_before(output: str) -> set[str] | None:
+    """Returns the index files of the dataset that is replaced; None if there is no dataset.
 
-    None means that there is no dataset. The dataset of a build is refused.
+    The dataset of a build is refused.
     """
     found: dict[str, Any] = {}
-    files: dict[str, str] = {}
+    files = set()
     try:
         with contextlib.suppress(ValueError):  # A damaged manifest names no files.
-            data = storage.read(storage.join(output, MANIFEST_NAME), MAX_JSON_BYTES + 1)
-            found = decode_object(data)
-            shards = convert(found, Manifest).shards()
-            files = {shard.index.file: shard.index.sha256 for _, shard in shards}
+            found = decode_object(
+                storage.read(storage.join(output, MANIFEST_NAME), MAX_JSON_BYTES + 1)
+            )
+            files = {shard.index.file for _, shard in convert(found, Manifest).shards()}
     except FileNotFoundError:
         return None
     if "adopted" not in found:
@@ -162,9 +151,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def body() -> int:
         args = vars(make_parser().parse_args(argv))
-        directory = args.pop("directory")
-        output = args.pop("output") or directory
-        manifest = adopt(directory, output, AdoptOptions(**args))
+        output = args.get("output") or args["directory"]
+        manifest = adopt(args.pop("directory"), **args)
         splits = ", ".join(
             f"{name} {counted(split.num_records, 'record')}"
             for name, split in manifest.splits.items()

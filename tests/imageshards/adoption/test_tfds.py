@@ -3,7 +3,7 @@ import shutil
 
 import pytest
 
-from imageshards.adopt import adopt
+from imageshards.adoption.command import adopt
 from imageshards.errors import UserError
 from imageshards.manifest import Image
 from imageshards.tfrecord import write_records
@@ -35,7 +35,7 @@ def folder(tmp_path):
 
 
 def test_splits_classes_and_features_are_those_of_the_description(folder):
-    told = adopt(str(folder.parent))
+    told = adopt(folder.parent)
     assert {n: e.num_records for n, e in told.splits.items()} == {"train": 5, "test": 1}
     assert told.classes == ["cat", "big dog"]
     assert (told.roles.image, told.roles.label) == ("photo", "kind")
@@ -43,7 +43,7 @@ def test_splits_classes_and_features_are_those_of_the_description(folder):
     assert told.splits["train"].shards[1].folder == "1.10.0"
     shutil.copytree(folder, folder.parent / "1.11.0")
     with pytest.raises(UserError, match="several datasets of TFDS .*1.10.0, .*1.11.0.; expected"):
-        adopt(str(folder.parent))
+        adopt(folder.parent)
 
 
 def say(folder, old, new):
@@ -57,7 +57,7 @@ def say(folder, old, new):
         (lambda f: next(f.glob("*test*")).unlink(), "shapes-test.tfrecord-00000-of-00001 cannot"),
         (lambda f: next(f.glob("*test*")).write_bytes(b""), "holds 0 records instead of 1"),
         (lambda f: (f / "dataset_info.json").write_text("{}"), "not what TensorFlow Datasets wri"),
-        (lambda f: say(f, '"tfrecord"', '"riegeli"'), "whose fileFormat is riegeli"),
+        (lambda f: say(f, '"tfrecord"', '"riegeli"'), "the fileFormat is riegeli"),
         (lambda f: say(f, '"shard', '"filepathTemplate": "/x", "shard'), "'/x' is no name of a"),
         (lambda f: (f / "kind.labels.txt").write_text("cat"), "has kind 1; expected 0 to 0"),
     ],
@@ -65,4 +65,4 @@ def say(folder, old, new):
 def test_files_that_contradict_the_description_are_refused(folder, damage, sentence):
     damage(folder)
     with pytest.raises(UserError, match=sentence):
-        adopt(str(folder))
+        adopt(folder)

@@ -1,6 +1,6 @@
 import pytest
 
-from imageshards.adopt.files import find_splits, list_files, split_files
+from imageshards.adoption.files import find_splits, list_files, split_files, split_of
 from imageshards.errors import UserError
 from tests.support.errors import refused
 
@@ -31,7 +31,7 @@ def test_names_below_the_directory_say_splits_and_its_own_name_comes_last(direct
 
 
 def test_names_without_a_split_beside_others_or_with_two_splits_are_refused():
-    with refused("DIR", "extra.tfrec belongs to no split, but val-1.tfrec to val", "train=d/a*"):
+    with refused("DIR", "d/extra.tfrec says no split", "train=d/a*"):
         split_files("d", ["d/extra.tfrec", "d/val-1.tfrec"])
     with refused("DIR", "d/train/test/1.tfrec says train and test", "train=d/a*"):
         split_files("d", ["d/a-val.tfrec", "d/train/test/1.tfrec"])
@@ -88,9 +88,32 @@ def test_a_link_to_a_folder_above_is_passed_over_and_a_second_link_to_a_file_is_
     (folder / "all").symlink_to(".")
     assert find_splits(str(folder), ()) == {"train": [f"{folder}/train/a.tfrec"]}
     (folder / "val").symlink_to("train")
-    with refused("DIR", f"{folder}/val/a.tfrec twice", f"the file {folder}/train/a.tfrec"):
+    with refused("DIR", f"{folder}/val/a.tfrec twice", f"as {folder}/train/a.tfrec"):
         find_splits(str(folder), ())
     file = f"{folder}/train/a.tfrec"
     for place, other in ((file, file), (f"{folder}/train", f"{folder}/val/a.tfrec")):
         with refused("split", f"{other} twice"):
             find_splits(str(folder), [("train", place), ("val", other)])
+
+
+@pytest.mark.parametrize(
+    ("path", "split"),
+    [
+        ("my_val_3.tfrecord", "val"),
+        ("flowers-Train.tfrecord-00000-of-00002", "train"),
+        ("data/test/00-224x224-798.tfrec", "test"),
+        ("training/part1/x.tfrec", "training"),
+        ("test/validation-1.tfrec", "validation"),
+        ("train/my_test_run/0.tfrec", "train"),
+        ("train/train/0.tfrec", "train"),
+        ("trainA/0.tfrec", "train"),
+        ("seg_test/seg_test/0.tfrec", "test"),
+        ("images_TRAIN/0.tfrec", "train"),
+        ("val2017/0.tfrec", "val"),
+        ("contest00.tfrec", ""),
+        ("pretrained/x.tfrec", ""),
+        ("my_val/dev_1/0", "val and dev"),
+    ],
+)
+def test_the_file_says_its_split_or_else_a_folder_above_it(path, split):
+    assert split_of(path) == split

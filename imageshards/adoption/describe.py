@@ -5,37 +5,23 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
 from imageshards import storage
-from imageshards.adopt.features import (
-    AdoptOptions,
-    check_picture,
-    features_of,
-    find_roles,
-    name_classes,
-    name_hot_classes,
-    name_keys,
-)
-from imageshards.adopt.files import (
-    TfdsFolder,
-    check_plain,
-    find_splits,
-    folder_from,
-    open_tfds,
-    root_of,
-)
-from imageshards.adopt.scan import ScannedFile, features_in, scan_files
+from imageshards.adoption.features import AdoptOptions, find_roles
+from imageshards.adoption.files import TfdsFolder, find_splits, open_tfds, root_of
+from imageshards.adoption.labels import name_classes, name_hot_classes, name_keys
+from imageshards.adoption.scan import ScannedFile, scan_files
+from imageshards.commands.options import refuse_idle
 from imageshards.errors import Arg, UserError
-from imageshards.example import Values
+from imageshards.example import Dtype, Values, decode_record
 from imageshards.index import encode_index, index_file, index_table
 from imageshards.jpeg import FORMATS
 from imageshards.manifest import (
-    FORMAT_VERSION,
     NONE,
     ONE,
     SEVERAL,
@@ -48,42 +34,34 @@ from imageshards.manifest import (
     Shard,
     Source,
     Split,
-    common_root,
-    fingerprint_of,
-    outside_folders,
 )
+from imageshards.manifest.file import FORMAT_VERSION, common_root, fingerprint_of
 from imageshards.text import counted
 from imageshards.tfrecord import read_records
 from imageshards.typed import convert
 
 
 def describe(
-    directory: str, output: str, options: AdoptOptions, known: Mapping[str, str]
+    directory: str, output: str, options: AdoptOptions
 ) -> tuple[Manifest, dict[str, bytes]]:
-    """Returns the manifest, and the bytes of each index file.
-
-    `known` maps the index files of the dataset before, which stay until it is replaced, to their
-    SHA-256.
-    """
+    """Returns the manifest, and the bytes of each index file."""
     tfds = open_tfds(directory)
-    splits = _splits_of(directory, options, tfds)
+    splits = _splits_of(directory, output, options, tfds)
     roles = _roles_in(directory, options, tfds, splits)
     paths = [path for paths in splits.values() for path in paths]
-    files = scan_files(paths, roles, options.max_pixels)
-    if tfds is not None:
-        _check_lengths(tfds, files)
+    files = scan_files(paths, roles, int(options.max_image_mpx * 1e6))
+    _check_lengths(tfds, files)
     if roles.label:
-        _leave_out_unlabelled(directory, roles.label, splits, files)
+        _leave_out_unlabelled(roles.label, splits, files)
     name_keys(files, root_of(directory, files))
     num_records = sum(len(file.rows) for file in files.values())
-    features = features_of([file.lengths for file in files.values()], num_records)
-    _check_forms(directory, features, roles)
+    features = _features_of(directory, files, roles, num_records)
     label, classes = _name_labels(options, tfds, files, features, roles)
     # Only the scanned values show whether features of 0s and 1s are one class or several labels.
     adopted = roles if roles.label else msgspec.structs.replace(roles, labels=label)
     try:
         # A file system allows names that a manifest does not.
-        described, indexes = _describe(output, splits, files, classes, features, label, known)
+        described, indexes = _describe(output, splits, files, classes, features, label)
         formats = sum((file.formats for file in files.values()), Counter[str]())
         manifest = Manifest(
             format_version=FORMAT_VERSION,
@@ -105,66 +83,42 @@ def describe(
     except ValueError as e:
         received = f"{directory!r}, whose manifest.json would be invalid: {e}"
         raise UserError(argument="DIR", received=received) from e
-    _check_outside(outside_folders(manifest))
     return manifest, indexes
 
 
-def _check_outside(folders: Sequence[str]) -> None:
-    # `--records_root` of the commands that read the dataset takes a single folder.
-    if folders and not common_root(folders):
-        raise UserError(
-            argument="split",
-            received=f"files in {folders[0]!r} and in {folders[-1]!r}",
-            expected="all of them below one folder, or in one bucket",
-            remedy="adopt them one by one",
-        )
-
-
 def _splits_of(
-    directory: str, options: AdoptOptions, tfds: TfdsFolder | None
+    directory: str, output: str, options: AdoptOptions, tfds: TfdsFolder
 ) -> dict[str, list[str]]:
-    """Finds the files of each split, and checks names of splits and forms of files."""
-    # `--split` overrides the splits of TFDS.
-    if tfds is not None and not options.splits:
+    """Finds the files of each split, and checks the names of the splits and the folders."""
+    if tfds.splits and not options.split:
         splits = {name: [*lengths] for name, lengths in tfds.splits.items()}
     else:
-        splits = find_splits(directory, options.splits)
+        splits = find_splits(directory, options.split)
     for name in splits:
         if not SPLIT_NAME.fullmatch(name):
             expected = "the name of a split: letters, digits and underscores"
             raise UserError(argument="split", received=repr(name), expected=expected)
-    check_plain([path for paths in splits.values() for path in paths])
+    folders = [storage.parent_of(path) for paths in splits.values() for path in paths]
+    outside = [folder for folder in folders if not f"{folder}/".startswith(f"{output}/")]
+    # `--records_root` of the commands that read the dataset takes a single folder.
+    if outside and not common_root(outside):
+        raise UserError(
+            argument="split",
+            received=f"files in {outside[0]!r} and in {outside[-1]!r}",
+            expected="all of them below one folder, or in one bucket",
+            remedy="adopt them one by one",
+        )
     return splits
 
 
 def _roles_in(
-    directory: str,
-    options: AdoptOptions,
-    tfds: TfdsFolder | None,
-    splits: dict[str, list[str]],
+    directory: str, options: AdoptOptions, tfds: TfdsFolder, splits: dict[str, list[str]]
 ) -> Roles:
     """Finds the features of the records, and leaves out the splits that lack the labels."""
-    firsts = _first_examples(directory, splits)
-    # The training split decides, because a test split may lack labels.
-    main = next((name for name in TRAIN_NAMES if name in firsts), min(firsts))
-    roles = find_roles(directory, options, tfds, firsts[main])
-    check_picture(directory, roles.image, firsts[main][roles.image])
-    for name, first in firsts.items():
-        # A competition's test split has no labels.
-        if missing := [label for label in roles.label_features if label not in first]:
-            _note_left_out(name, f"have no feature {missing[0]}")
-            del splits[name]
-    return roles
-
-
-def _first_examples(
-    directory: str, splits: Mapping[str, Sequence[str]]
-) -> dict[str, dict[str, Values]]:
-    """Reads the first record of each split that has records; refuses a folder without any."""
     # The first record of each split shows the features; `scan_files` checks all further records.
     firsts: dict[str, dict[str, Values]] = {}
     for name, paths in splits.items():
-        examples = (features_in(path, record) for path in paths for record in read_records(path))
+        examples = (decode_record(path, record) for path in paths for record in read_records(path))
         if first := next(examples, None):
             firsts[name] = first
     if not firsts:
@@ -173,27 +127,28 @@ def _first_examples(
             received=f"{directory!r}, whose files hold no record",
             expected="TFRecords of tf.train.Example with a picture and a label",
         )
-    return firsts
+    # The training split decides, because a test split may lack labels.
+    main = next((name for name in TRAIN_NAMES if name in firsts), min(firsts))
+    roles = find_roles(directory, options, tfds, firsts[main])
+    for name, first in firsts.items():
+        # A competition's test split has no labels.
+        if missing := [label for label in roles.label_features if label not in first]:
+            _note_left_out(name, f"have no feature {missing[0]}")
+            del splits[name]
+    return roles
 
 
 def _leave_out_unlabelled(
-    directory: str, label: str, splits: dict[str, list[str]], files: dict[str, ScannedFile]
+    label: str, splits: dict[str, list[str]], files: dict[str, ScannedFile]
 ) -> None:
     """Leaves out the splits in which each record has the label -1, as TFDS marks hidden labels."""
     for name, paths in list(splits.items()):
-        if {each for path in paths for each in files[path].rows.columns["label"]} != {-1}:
-            continue
-        _note_left_out(name, f"all have {label} -1, so no label")
-        del splits[name]
-        for path in paths:
-            del files[path]
-    if not splits:
-        raise UserError(
-            argument="DIR",
-            received=f"{directory!r}, whose records all have {label} -1",
-            expected="class ids from 0 on",
-            remedy="adopt them without labels by " + Arg("label", NONE),
-        )
+        values = {each for path in paths for each in files[path].rows.columns["label"]}
+        # Without any other label, `name_classes` refuses the records.
+        if values == {-1} and len(splits) > 1:
+            _note_left_out(name, f"all have {label} -1, so no label")
+            for path in splits.pop(name):
+                del files[path]
 
 
 def _note_left_out(split: str, why: str) -> None:
@@ -214,10 +169,29 @@ def _check_lengths(tfds: TfdsFolder, files: Mapping[str, ScannedFile]) -> None:
             )
 
 
-def _check_forms(directory: str, features: Mapping[str, FeatureSpec], roles: Roles) -> None:
-    """Refuses pictures and labels whose type or number of values varies."""
+def _features_of(
+    directory: str, files: Mapping[str, ScannedFile], roles: Roles, num_records: int
+) -> dict[str, FeatureSpec]:
+    """Returns dtype and shape of every feature for the manifest.
+
+    One value in each record is a scalar, an equal number of values a fixed length, and anything
+    else a variable length. Features without values or with mixed types are left out; pictures and
+    labels must have one type and number of values.
+    """
+    found: dict[str, Counter[tuple[Dtype | None, int]]] = defaultdict(Counter)
+    for file in files.values():
+        for (name, dtype, size), records in file.lengths.items():
+            found[name][dtype, size] += records
+    specs = {}
+    for name in sorted(found):
+        dtypes = {dtype for dtype, _ in found[name] if dtype}
+        sizes = {size for _, size in found[name]}
+        if len(dtypes) == 1:
+            is_fixed = len(sizes) == 1 and found[name].total() == num_records
+            shape = (() if sizes == {1} else (*sizes,)) if is_fixed else None
+            specs[name] = FeatureSpec(dtypes.pop(), shape)
     for name in (roles.image, *roles.label_features):
-        if name not in features or features[name].shape is None:
+        if name not in specs or specs[name].shape is None:
             raise UserError(
                 argument="DIR",
                 received=f"{directory!r}, whose feature {name} has another type or number of "
@@ -225,11 +199,12 @@ def _check_forms(directory: str, features: Mapping[str, FeatureSpec], roles: Rol
                 expected="the same in all",
                 remedy="write the records again, or name another feature by " + Arg("feature_map"),
             )
+    return specs
 
 
 def _name_labels(
     options: AdoptOptions,
-    tfds: TfdsFolder | None,
+    tfds: TfdsFolder,
     files: Mapping[str, ScannedFile],
     features: Mapping[str, FeatureSpec],
     roles: Roles,
@@ -237,24 +212,12 @@ def _name_labels(
     """Names the classes in the rows; returns the labels per record, and all class names."""
     if roles.label:
         # TFDS knows the class names of its own label feature only.
-        of_tfds = tfds.classes if tfds is not None and tfds.label_feature == roles.label else None
+        of_tfds = tfds.classes if tfds.label_feature == roles.label else None
         names = options.class_names or of_tfds
         return ONE, name_classes(files, names, options.label_offset, roles.label)
-    if options.label_offset:
-        raise UserError(
-            argument="label_offset",
-            received=f"{options.label_offset}, but there are no class ids",
-            expected="0",
-            remedy="leave it out",
-        )
+    refuse_idle(options, "label_offset", "where records have no class ids", "a feature of ids")
     if not roles.hot:
-        if options.class_names:
-            raise UserError(
-                argument="class_names",
-                received=f"{','.join(options.class_names)!r} with " + Arg("label", "none"),
-                expected="no names",
-                remedy="leave one of them out",
-            )
+        refuse_idle(options, "class_names", "with " + Arg("label", NONE), "records with labels")
         return NONE, ()
     count = sum(math.prod(features[name].shape or ()) for name in roles.hot)
     # Several features with a value each name their classes; the values of a vector get numbers.
@@ -277,25 +240,24 @@ def _describe(
     classes: Sequence[str],
     features: Mapping[str, FeatureSpec],
     label: str,
-    known: Mapping[str, str],
 ) -> tuple[dict[str, Split], dict[str, bytes]]:
-    """Returns the splits of the manifest, and the bytes of each index file (see `describe`)."""
+    """Returns the splits of the manifest, and the bytes of each index file."""
     indexes: dict[str, bytes] = {}
 
     def shard(split: str, number: int, path: str) -> Shard:
-        rows, folder = files[path].rows, folder_from(output, path)
+        rows, folder, file = files[path].rows, storage.parent_of(path), storage.name_of(path)
+        folder = "" if folder == output else folder.removeprefix(f"{output}/")
         names = rows.columns["class_name"]
         if label != ONE:
             names = [name for several in names for name in several or ()]
-        counts, file = Counter(names), storage.name_of(path)
+        counts = Counter(names)
         name = storage.join(folder, file) if folder else file
         table = index_table(rows, split, name, features, label)
-        # The number keeps index files apart if files in two folders have the same name.
+        # The number keeps index files apart if files in two folders have the same name. The hash
+        # keeps them apart from those of the dataset before, which stays until it is replaced.
         index, data = encode_index(f"{split}-{number:05d}", table)
-        if known.get(index.file, index.sha256) != index.sha256:
-            other = index_file(f"{split}-{number:05d}-{index.sha256[:8]}")
-            index = msgspec.structs.replace(index, file=other)
-        indexes[index.file] = data
+        of_index = index_file(f"{split}-{number:05d}-{index.sha256[:8]}")
+        indexes[of_index] = data
         return Shard(
             file=file,
             folder=folder,
@@ -303,7 +265,7 @@ def _describe(
             num_bytes=sum(rows.columns["num_bytes"]),
             sha256=files[path].sha256,
             classes={name: counts[name] for name in classes if counts[name]},
-            index=index,
+            index=msgspec.structs.replace(index, file=of_index),
         )
 
     described = {}
@@ -327,8 +289,8 @@ def _undecodable(files: Mapping[str, ScannedFile]) -> list[str]:
     return [sentence]
 
 
-def _image(tfds: TfdsFolder | None, feature: str, files: Mapping[str, ScannedFile]) -> Image:
-    grey = tfds is not None and tfds.image_feature == feature and tfds.channels == 1
+def _image(tfds: TfdsFolder, feature: str, files: Mapping[str, ScannedFile]) -> Image:
+    grey = tfds.image_feature == feature and tfds.channels == 1
     # The trainer decodes all but grey pictures to RGB, transparent ones included.
     channels: Literal[1, 3] = 1 if grey else 3
     columns = [file.rows.columns for file in files.values()]

@@ -6,14 +6,13 @@ https://www.tensorflow.org/datasets/external_tfrecord; only its JSON is read.
 
 from __future__ import annotations
 
-import dataclasses
 import glob
 import itertools
 import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from imageshards import storage
 from imageshards.bounds import MAX_CLASSES, MAX_JSON_BYTES, MAX_SHARDS
@@ -23,47 +22,41 @@ from imageshards.manifest import (
     TFDS_FEATURES_NAME,
     TFDS_INFO_NAME,
     TRAIN_NAMES,
-    common_root,
     is_plain,
     tfds_labels_name,
 )
-from imageshards.tfrecord import FILE_NAME, HEADER_BYTES, is_header
+from imageshards.manifest.file import common_root
+from imageshards.tfrecord import FILE_NAME
 from imageshards.typed import decode_object
 
 _DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _ENDINGS = "*.tfrec, *.tfrecord, *.tfrecords, *.record or NAME-00000-of-00008"
 
-_GZIP_MAGIC = b"\x1f\x8b"
-_REMEDIES = {
-    "gzip": "gunzip them first",
-    "zlib": "decompress them first, for example with zlib.decompress of Python",
-}
 # Text before the number, number, total, rest of the file name.
 _PART = re.compile(r"(.*)-(\d+)-of-(\d+)([^/]*)$")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 
 
-def find_splits(directory: str, given: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
-    """Returns the files of every split: of the `given` (split, place) pairs, else of the directory.
+def find_splits(
+    directory: str, given: Sequence[tuple[str, str]] | Mapping[str, str]
+) -> dict[str, list[str]]:
+    """Returns the files of every split: of the `given` names and places, else of the directory.
 
     Raises:
         UserError: A place has no files, a series is incomplete, or a file occurs twice.
     """
-    if given:
-        found: dict[str, list[str]] = defaultdict(list)
-        for name, place in given:
-            found[name] += list_files("split", place)
-    else:
-        found = split_files(directory, list_files("DIR", directory))
+    found: dict[str, list[str]] = defaultdict(list)
+    for name, place in given.items() if isinstance(given, Mapping) else given:
+        found[name] += list_files("split", storage.absolute_place("split", place))
+    found = found or split_files(directory, list_files("DIR", directory))
     seen: dict[str, str] = {}
     for path in itertools.chain(*found.values()):
         # A file and a link to the file hold the same records.
         real = os.path.realpath(path) if storage.is_local(path) else path
         if other := seen.get(real):
-            same = f", which is the file {other}" if other != path else ""
             raise UserError(
                 argument="split" if given else "DIR",
-                received=f"the file {path} twice{same}",
+                received=f"the file {path} twice, also as {other}",
                 expected="every file in one split",
                 remedy="name the files by globs, as in " + Arg("split", "train=GLOB"),
             )
@@ -139,92 +132,45 @@ def split_files(directory: str, paths: Sequence[str]) -> dict[str, list[str]]:
     Raises:
         UserError: Only some of the paths say a split, or a name says two.
     """
-    root, path = root_of(directory, paths), ""
-    splits: dict[str | None, list[str]] = defaultdict(list)
-    refused, expected = "", "train, validation or test in every name or in none"
-    try:
-        for path in paths:
-            splits[split_of(path.removeprefix(f"{root}/"))].append(path)
-        nameless = splits.pop(None, [])
-        if nameless and splits:
-            name, files = next(iter(splits.items()))
-            refused = f"where {os.path.basename(nameless[0])} belongs to no split, but "
-            refused += f"{os.path.basename(files[0])} to {name}"
-    except ValueError as e:
-        refused, expected = f"where the name {path} {e}", "the name of one split"
-    if refused:
-        raise UserError(
-            argument="DIR",
-            received=f"{directory!r}, {refused}",
-            expected=expected,
-            remedy="name the files of every split, for example "
-            + Arg("split", f"train={glob.escape(directory)}/a*"),
-        )
+    root = root_of(directory, paths)
+    splits: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        splits[split_of(path.removeprefix(f"{root}/"))].append(path)
+    for said, files in splits.items():
+        if " and " in said or (not said and len(splits) > 1):
+            raise UserError(
+                argument="DIR",
+                received=f"{directory!r}, where the name {files[0]} says {said or 'no split'}",
+                expected="train, validation or test in every name or in none",
+                remedy="name the files of every split, for example "
+                + Arg("split", f"train={glob.escape(directory)}/a*"),
+            )
     own = storage.name_of(root).lower()
     default = own if own in SPLIT_NAMES else TRAIN_NAMES[0]
-    return {str(name): files for name, files in splits.items()} or {default: nameless}
+    return {name or default: files for name, files in splits.items()}
 
 
-def folder_from(output: str, path: str) -> str:
-    """Returns a file's folder for a manifest in `output`: relative if below, else absolute."""
-    folder, output = storage.parent_of(path), output.rstrip("/")
-    if folder.rstrip("/") == output:
-        return ""
-    return folder.removeprefix(f"{output}/")
-
-
-def split_of(path: str) -> str | None:
-    """Returns the split that a path below an input says; None without one.
+def split_of(path: str) -> str:
+    """Returns the split that a path below an input says; "" without one, "A and B" for two.
 
     A word of the file's own name comes first, then a folder with the name of a split, then a word
     in the name of a folder.
 
     >>> [split_of(path) for path in ("test/val-1.tfrec", "train/part1/a.tfrec", "seg_Test/a")]
     ['val', 'train', 'test']
-
-    Raises:
-        ValueError: The names that decide say two splits.
     """
     *folders, name = path.split("/")
     named = [folder for folder in folders if folder.lower() in SPLIT_NAMES]
     return _split_in([name]) or _split_in(named) or _split_in(folders)
 
 
-def _split_in(names: Iterable[str]) -> str | None:
+def _split_in(names: Iterable[str]) -> str:
     words = (word.lower() for name in names for word in _WORD.findall(name))
-    found = [*dict.fromkeys(word for word in words if word in SPLIT_NAMES)]
-    if len(found) > 1:
-        raise ValueError(f"says {found[0]} and {found[1]}")
-    return found[0] if found else None
+    return " and ".join(dict.fromkeys(word for word in words if word in SPLIT_NAMES))
 
 
-def check_plain(paths: Sequence[str]) -> None:
-    """Refuses files that are compressed as a whole, because readers cannot seek in them."""
-    heads = storage.map_concurrently(lambda p: storage.read_range(p, 0, HEADER_BYTES), paths)
-    for path, head in zip(paths, heads, strict=True):
-        if form := _compression_of(head):
-            raise UserError(
-                argument="DIR",
-                received=f"a dataset whose file {path} is compressed with {form}, so no record is "
-                "found inside of it",
-                expected="plain files",
-                remedy=_REMEDIES[form],
-            )
-
-
-def _compression_of(head: bytes) -> str | None:
-    # The length of a record, the first bytes of a plain file, may look like compressed data.
-    if is_header(head):
-        return None
-    if head.startswith(_GZIP_MAGIC):
-        return "gzip"
-    # The first two bytes of zlib's data are a multiple of 31 (RFC 1950).
-    return "zlib" if head[:1] == b"\x78" and int.from_bytes(head[:2]) % 31 == 0 else None
-
-
-@dataclasses.dataclass(frozen=True)
-class TfdsFolder:
-    """A dataset of TFDS.
+class TfdsFolder(NamedTuple):
+    """A dataset of TFDS; without its files, all is empty.
 
     Attributes:
         splits: Split → path of each shard → number of records.
@@ -233,11 +179,11 @@ class TfdsFolder:
         classes: Class names in the order of the ids; None without a ClassLabel.
     """
 
-    splits: Mapping[str, Mapping[str, int]]
-    image_feature: str | None
-    label_feature: str | None
-    channels: int | None
-    classes: tuple[str, ...] | None
+    splits: Mapping[str, Mapping[str, int]] = {}
+    image_feature: str | None = None
+    label_feature: str | None = None
+    channels: int | None = None
+    classes: tuple[str, ...] | None = None
 
 
 def _find_folder(directory: str) -> str | None:
@@ -258,20 +204,22 @@ def _find_folder(directory: str) -> str | None:
     return next(iter(below), None)
 
 
-def open_tfds(directory: str) -> TfdsFolder | None:
-    """Reads the description in `directory` or its only version; None if there is none.
+def open_tfds(directory: str) -> TfdsFolder:
+    """Reads the description in `directory` or its only version, if there is one.
 
     Raises:
         UserError: There are several versions or configurations, or the description is incomplete
             or of an unknown form.
     """
     if (folder := _find_folder(directory)) is None:
-        return None
+        return TfdsFolder()
     try:
         info, features = (
             decode_object(storage.read(storage.join(folder, name), MAX_JSON_BYTES + 1))
             for name in (TFDS_INFO_NAME, TFDS_FEATURES_NAME)
         )
+        if (file_format := info.get("fileFormat", "tfrecord")) != "tfrecord":
+            raise ValueError(f"the fileFormat is {file_format}")
         fields = dict(_walk("", features))
         # The names of the supervised pair come first, then those of all features.
         pair = info.get("supervisedKeys", {}).get("tuple", {}).get("items", [])
@@ -290,16 +238,9 @@ def open_tfds(directory: str) -> TfdsFolder | None:
             argument="DIR",
             received=f"{folder!r}, whose {TFDS_INFO_NAME} or {TFDS_FEATURES_NAME} is not what "
             f"TensorFlow Datasets writes ({type(e).__name__}: {e})",
-            remedy="prepare the dataset again, or name its files by " + Arg("split"),
+            remedy="prepare it again with file_format='tfrecord', or name its files by "
+            + Arg("split"),
         ) from e
-    file_format = info.get("fileFormat", "tfrecord")
-    if file_format != "tfrecord":
-        raise UserError(
-            argument="DIR",
-            received=f"{folder!r}, whose fileFormat is {file_format}",
-            expected="tfrecord",
-            remedy="prepare it with file_format='tfrecord'",
-        )
     return TfdsFolder(splits, image, label, channels, classes)
 
 
