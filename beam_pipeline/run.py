@@ -184,7 +184,6 @@ def _build(
             stack.enter_context(pool).start()
             progress.append(stack.enter_context(ProgressLine(pool_line(pool))))
         stack.enter_context(_beam_for_a_build())
-        lock.renew()
         return _run_pipeline(options, beam_args, state, begun)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import email.utils
 import io
 import os
-import socket
+import threading
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
@@ -52,11 +51,15 @@ _KINDS = {404: "missing", 403: "refused", 401: "credentials", 412: "changed", 41
 
 
 class _Session(google.auth.transport.requests.AuthorizedSession):
-    """An HTTP session that counts requests, and calls `before` with the method of each first."""
+    """An HTTP session that counts requests, and calls `before` with the method of each first.
+
+    `answered.date` is the store's clock in the last answer that a thread got.
+    """
 
     def __init__(self, credentials: Any, before: Callable[[str], None]):
         super().__init__(credentials)
         self._before = before
+        self.answered = threading.local()
         # No retries here, because the library's own retries are the ones that are counted.
         adapter = requests.adapters.HTTPAdapter(
             pool_connections=4, pool_maxsize=CONNECTIONS, max_retries=0
@@ -67,7 +70,9 @@ class _Session(google.auth.transport.requests.AuthorizedSession):
     def request(self, method: str, *args: Any, **kwargs: Any) -> Any:
         self._before(method)
         count(requests=1)
-        return super().request(method, *args, **kwargs)
+        reply = super().request(method, *args, **kwargs)
+        self.answered.date = reply.headers.get("date")
+        return reply
 
 
 class GcsBackend(ObjectStore):
@@ -168,20 +173,10 @@ class GcsBackend(ObjectStore):
         return data
 
     def head(self, path: str) -> tuple[Stat, float]:
-        bucket, name = split_uri(path)
-        quoted = urllib.parse.quote(name, safe="")
-        url = f"{self._base}/storage/v1/b/{bucket}/o/{quoted}?fields=size,updated,generation"
-
-        # The library hides the `date` header, which is the store's clock.
-        def ask() -> Any:
-            reply = self._session.request("GET", url, timeout=_TIMEOUT_SEC)
-            if not reply.ok:
-                raise api_exceptions.from_http_response(reply)
-            return reply
-
-        found = self._options["retry"](ask)()
-        now = email.utils.parsedate_to_datetime(found.headers["date"]).timestamp()
-        return _stat(path, found.json()), now
+        blob = self._blob(path)
+        blob.reload(**self._options)
+        now = email.utils.parsedate_to_datetime(self._session.answered.date)
+        return _stat(path, blob._properties), now.timestamp()
 
     def list_pages(self, bucket: str, prefix: str, delimiter: str) -> Iterator[list[Stat]]:
         found = self._client.list_blobs(
@@ -209,17 +204,11 @@ class GcsBackend(ObjectStore):
         return Stat(path, size, int(blob.updated.timestamp() * 1e9), str(blob.generation))
 
     def delete_objects(self, bucket: str, names: Sequence[str]) -> None:
-        blobs = [self._client.bucket(bucket).blob(name) for name in names]
-        if len(blobs) == 1:
-            with contextlib.suppress(api_exceptions.NotFound):
-                blobs[0].delete(**self._options)
-            return
-
         # The library neither retries a batch nor ignores the missing objects in it.
         def delete_all() -> None:
             with self._client.batch(raise_exception=False) as batch:
-                for blob in blobs:
-                    blob.delete(timeout=_TIMEOUT_SEC)
+                for name in names:
+                    self._client.bucket(bucket).blob(name).delete(timeout=_TIMEOUT_SEC)
             for reply in batch._responses:
                 if not reply.ok and reply.status_code != 404:
                     raise api_exceptions.from_http_response(reply)
@@ -251,22 +240,12 @@ def find_credentials(settings: Mapping[str, Any]) -> Any:
             f"gs:// cannot be used: {_KEY_VARIABLE} is {key!r}, where there is no file",
             remedy="set it to the key file of a service account, or unset it",
         )
-    # Google's search waits up to 20 s for a metadata server, so a shorter test comes first.
-    before = os.environ.get("NO_GCE_CHECK")
-    if before is None:
-        # In Google's cloud this address answers.
-        host, _, port = os.environ.get("GCE_METADATA_HOST", "169.254.169.254").partition(":")
-        try:
-            socket.create_connection((host, int(port or 80)), timeout=1).close()
-        except OSError:
-            os.environ["NO_GCE_CHECK"] = "true"
+    # Three attempts to reach a metadata server, as is usual, may take 20 s.
+    os.environ.setdefault("GCE_METADATA_DETECT_RETRIES", "1")
     try:
         found, _ = google.auth.default(list(_SCOPES))
     except google.auth.exceptions.DefaultCredentialsError:
         return google.auth.credentials.AnonymousCredentials()
-    finally:
-        if before is None:
-            os.environ.pop("NO_GCE_CHECK", None)
     if account := settings.get("impersonate_service_account"):
         from google.auth import impersonated_credentials
 

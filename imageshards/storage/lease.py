@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 import weakref
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -29,24 +29,13 @@ from imageshards.storage.lock import FileLock, Holder, OutputLock, output_of
 # Attempts to take a lease while several jobs write the object.
 _ATTEMPTS = 5
 _TAKEN = "was taken by another job or deleted"
-
-
-class LeaseTimes(NamedTuple):
-    """Timing of a lease.
-
-    Attributes:
-        renew_sec: Seconds between renewals; a failed renewal is repeated after a fifth of them.
-        stale_sec: Age in s, by the store's clock, at which another job may take the lease.
-        give_up_sec: Seconds without a renewal after which the holder stops. Its last requests wait
-            at most 5 s for a connection and 30 s for an answer, and so end before `stale_sec`.
-    """
-
-    renew_sec: float = 15.0
-    stale_sec: float = 90.0
-    give_up_sec: float = 45.0
-
-
-_TIMES = LeaseTimes()
+# Seconds between renewals; a failed renewal is repeated after a fifth of them.
+_RENEW_SEC = 15.0
+# Age in s, by the store's clock, at which another job may take the lease.
+_STALE_SEC = 90.0
+# Seconds without a renewal after which the holder stops. Its last requests wait at most 5 s for a
+# connection and 30 s for an answer, and so end before `_STALE_SEC`.
+_GIVE_UP_SEC = 45.0
 
 
 class Lease(OutputLock):
@@ -59,10 +48,9 @@ class Lease(OutputLock):
             the output raise it, too, in any thread and in processes that have joined the job.
     """
 
-    def __init__(self, path: str, times: LeaseTimes = _TIMES):
+    def __init__(self, path: str):
         super().__init__(path)
         self._store: Any = storage.backend(path)  # an `ObjectStore`, loaded by its first use
-        self._times = times
         self._renewals = 0
         self._version: str | None = None
         self._stop = threading.Event()
@@ -83,11 +71,11 @@ class Lease(OutputLock):
                 old_version, age_sec, holder = found
                 # This job finds its own lease if the store wrote it but the answer was lost.
                 is_ours = holder.nonce == self._holder.nonce
-                if not is_ours and age_sec < self._times.stale_sec and not holder.has_ended():
+                if not is_ours and age_sec < _STALE_SEC and not holder.has_ended():
                     raise self._held(
                         f"{holder}, seen {age_sec:.0f} s ago",
                         "choose another folder: the lock of a job killed on another machine ends "
-                        f"{self._times.stale_sec:.0f} s after it",
+                        f"{_STALE_SEC:.0f} s after it",
                     )
                 version = self._store.write_if(self.path, self._content(), old_version)
                 if version is not None:
@@ -95,12 +83,11 @@ class Lease(OutputLock):
             if version is not None:
                 self._note_renewed(version, begun)
                 WRITE_GUARDS[self._output] = self._check
+                for run in (self._keep_renewing, self._watch):
+                    self._threads.append(threading.Thread(target=in_thread(run), daemon=True))
+                    self._threads[-1].start()
                 return
-        raise UserError(
-            argument="output",
-            received=f"{self._output!r}, which several jobs try to lock at the same time",
-            remedy="wait until one of the jobs holds the lock",
-        )
+        raise self._held("of several that begin at the same time", "choose another folder")
 
     def _found(self) -> tuple[str, float, Holder] | None:
         """Returns version, age in s and holder of the lease in the store; None if there is none."""
@@ -124,30 +111,13 @@ class Lease(OutputLock):
 
     def _note_renewed(self, version: str, begun: float) -> None:
         self._version, self._trouble = version, ""
-        self._until.value = begun + self._times.give_up_sec
+        self._until.value = begun + _GIVE_UP_SEC
 
     def fileno(self) -> int:
         return self._shared
 
-    def renew(self) -> None:
-        if not self._threads:
-            # The lease was perhaps taken before something slow, such as an import on a busy disk,
-            # and may even have expired. The job has written nothing yet, so it may go on if the
-            # version in the store shows that no job took the lease.
-            begun = _now()
-            if begun >= self._until.value - self._times.give_up_sec + self._times.renew_sec:
-                version = self._renewed()
-                if version is None:
-                    self._lost = _TAKEN
-                    raise _lost_error(self.path, self._lost)
-                self._note_renewed(version, begun)
-            for run in (self._keep_renewing, self._watch):
-                thread = threading.Thread(target=in_thread(run), name="lease", daemon=True)
-                self._threads.append(thread)
-                thread.start()
-
     def _keep_renewing(self) -> None:
-        wait_sec = self._times.renew_sec
+        wait_sec = _RENEW_SEC
         while not self._stop.wait(wait_sec):
             begun = _now()
             try:
@@ -155,13 +125,13 @@ class Lease(OutputLock):
             # A store that cannot be reached now may be reached before the lease expires.
             except (OSError, UserError) as e:
                 self._trouble = f" ({e})"
-                wait_sec = self._times.renew_sec / 5
+                wait_sec = _RENEW_SEC / 5
                 continue
             if version is None:
                 self._lose(_TAKEN)
                 return
             self._note_renewed(version, begun)
-            wait_sec = self._times.renew_sec
+            wait_sec = _RENEW_SEC
 
     def _renewed(self) -> str | None:
         version = self._store.write_if(self.path, self._content(), self._version or "")
@@ -181,7 +151,7 @@ class Lease(OutputLock):
                 return
 
     def _not_renewed(self) -> str:
-        return f"could not be renewed for {self._times.give_up_sec:.0f} s{self._trouble}"
+        return f"could not be renewed for {_GIVE_UP_SEC:.0f} s{self._trouble}"
 
     def _lose(self, how: str) -> None:
         if self._stop.is_set():

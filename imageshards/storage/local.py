@@ -65,7 +65,16 @@ class LocalBackend(Backend):
         except FileExistsError:
             return False
         except OSError:  # Some file systems have no links, or forbid them.
-            return _move_new(between, path)
+            turn = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+            try:
+                with contextlib.suppress(OSError):  # … and a few have no locks.
+                    fcntl.flock(turn, fcntl.LOCK_EX)
+                if os.path.lexists(path):
+                    return False
+                os.replace(between, path)
+                return True
+            finally:
+                os.close(turn)
         finally:
             self.delete([between])
 
@@ -130,24 +139,6 @@ class LocalBackend(Backend):
     def move(self, source: str, target: str) -> None:
         os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
         os.replace(source, target)
-
-
-def _move_new(source: str, target: str) -> bool:
-    """Moves a file unless the target exists; False if it does, or if another process moves one."""
-    # Only one process at a time can make this file. `delete_unfinished` removes the file of a
-    # killed process.
-    claim = f"{target}.tmp-00000000"
-    try:
-        os.close(os.open(claim, os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return False
-    try:
-        if os.path.lexists(target):
-            return False
-        os.replace(source, target)
-        return True
-    finally:
-        os.unlink(claim)
 
 
 class Entry(NamedTuple):
@@ -289,37 +280,39 @@ def temporary_folder() -> Iterator[str]:
     place = tempfile.gettempdir()
     for name in os.listdir(place):
         left = os.path.join(place, name)
+        if not name.startswith(_TEMPORARY):
+            continue
         # A locked folder belongs to a process that still runs.
-        if name.startswith(_TEMPORARY) and (lock := locked(left)) is not None:
-            with contextlib.suppress(OSError):
-                if os.fstat(lock).st_uid == os.geteuid():
-                    shutil.rmtree(left)
-            os.close(lock)
+        with locked(left) as is_left, contextlib.suppress(OSError):
+            if is_left and os.lstat(left).st_uid == os.geteuid():
+                shutil.rmtree(left)
     # The folder is locked before it gets the name by which processes find folders to delete.
     made = tempfile.mkdtemp(prefix=".imageshards-")
     folder = os.path.join(place, _TEMPORARY + uuid.uuid4().hex)
-    lock = locked(made)
-    try:
-        os.rename(made, folder)
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
+    with locked(made):
+        try:
+            os.rename(made, folder)
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def locked(path: str) -> int | None:
-    """Locks a file or folder; returns its descriptor, or None if it is locked or cannot be."""
+@contextlib.contextmanager
+def locked(path: str) -> Iterator[bool]:
+    """Locks a file or folder for a block; yields False if it is locked already or missing."""
     descriptor = None
     try:
         # A FIFO of another user must not block the open.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_locked = True
     except OSError:
+        is_locked = False
+    try:
+        yield is_locked
+    finally:
         if descriptor is not None:
             os.close(descriptor)
-        return None
-    return descriptor
 
 
 def delete_unfinished(folder: str, *names: str) -> None:

@@ -59,10 +59,8 @@ class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
     def has_ended(self) -> bool:
         """Returns whether the holder certainly ran on this machine and has ended."""
         # The file is missing (another machine) or locked (still running).
-        sign = locked(self.sign_of_life)
-        if sign is not None:
-            os.close(sign)
-        return sign is not None
+        with locked(self.sign_of_life) as has_ended:
+            return has_ended
 
     def forget(self) -> None:
         """Deletes the sign of life of a holder that has ended."""
@@ -127,9 +125,6 @@ class OutputLock(abc.ABC):
     def _take(self) -> None:
         """Takes the lock, or raises."""
 
-    def renew(self) -> None:  # noqa: B027
-        """Starts the threads that keep the lock, if it needs any; call this after the last fork."""
-
     @abc.abstractmethod
     def fileno(self) -> int:
         """Returns a descriptor that other processes of the job pass to `join_job`."""
@@ -145,8 +140,8 @@ class FileLock(OutputLock):
     Every process with a copy of `fileno()` holds the lock, too. So a killed job keeps its lock
     until its last worker process has ended, and the next job waits for that.
 
-    On a file system without locks, the job makes a second file, which only one job can make. The
-    next job of the same machine removes the file of a killed one.
+    On a file system without locks, the job makes a second file, which only one job can make, and
+    which the user deletes after a kill.
     """
 
     _file: Any = None
@@ -165,46 +160,30 @@ class FileLock(OutputLock):
                 self._make_second_file(f"{self.path}-held", e)
         # A forked child that outlives this process must not keep the lock.
         os.register_at_fork(after_in_child=self._close)
-        self._file.seek(0)
-        Holder.parse(self._file.read(MAX_LINE_BYTES)).forget()
+        self._found().forget()
         self._file.truncate(0)
         self._file.write(msgspec.json.encode(self._holder))
 
+    def _found(self) -> Holder:
+        self._file.seek(0)
+        return Holder.parse(self._file.read(MAX_LINE_BYTES))
+
     def _make_second_file(self, path: str, why: OSError) -> None:
         self._close()
-        self._only = ""
-        while not self._only:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            try:
-                self._file = open(path, "x+b", buffering=0)
-                self._only = path
-            except FileExistsError:
-                self._remove_if_ended(path)
+        try:
+            self._file = open(path, "x+b", buffering=0)
+        except FileExistsError:
+            self._file = open(path, "rb", buffering=0)
+            raise self._held(self._found(), f"delete {path} if it was killed") from why
+        self._only = path
         _LOGGER.warning(
             "%s is on a file system without locks (%s), so the file %s keeps other jobs out; "
-            "delete the file if its job was killed on another machine",
+            "delete the file if its job was killed",
             self._output, why.strerror, path,
         )  # fmt: skip
 
-    def _remove_if_ended(self, path: str) -> None:
-        """Removes the second file of a job that has ended; refuses the output of another job."""
-        found = _holder_in(path)
-        if found is None:
-            return
-        sign = locked(found.sign_of_life)
-        if sign is None:
-            raise self._held(found, f"delete {path} if it was killed on another machine")
-        # While this job holds the sign of life, no other job removes the file.
-        try:
-            if _holder_in(path) == found:
-                os.unlink(path)
-            found.forget()
-        finally:
-            os.close(sign)
-
     def fileno(self) -> int:
-        # Workers with a copy of the sign of life keep the second file from being removed.
-        return int((self._sign if self._only and self._sign else self._file).fileno())
+        return int(self._file.fileno())
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if self._only:
@@ -232,18 +211,9 @@ class FileLock(OutputLock):
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
-            self._file.seek(0)
-            holder = Holder.parse(self._file.read(MAX_LINE_BYTES))
-            if not holder.has_ended():
-                raise self._held(holder, "choose another folder")
-            if time.monotonic() >= deadline:
-                raise UserError(
-                    argument="output",
-                    received=f"{self._output!r}, which is still held by worker processes of a job "
-                    f"that was killed (process {holder.pid})",
-                    remedy="end them (`ps` shows them with the command of that job), then run the "
-                    "same command again to resume",
-                )
+            holder = self._found()
+            if not holder.has_ended() or time.monotonic() >= deadline:
+                raise self._held(holder, "end its processes, or choose another folder")
             time.sleep(0.05)
 
 
@@ -254,11 +224,3 @@ def output_of(path: str) -> str:
 
 def _open_no_link(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
-
-
-def _holder_in(path: str) -> Holder | None:
-    try:
-        with open(path, "rb") as file:
-            return Holder.parse(file.read(MAX_LINE_BYTES))
-    except FileNotFoundError:
-        return None

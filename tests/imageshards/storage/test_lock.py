@@ -22,7 +22,7 @@ from imageshards.errors import LeaseLostError, OutputError, UserError
 from imageshards.manifest import load_manifest
 from imageshards.storage import lease as leases
 from imageshards.storage import lock, objects
-from imageshards.storage.lease import Lease, LeaseTimes, output_lock
+from imageshards.storage.lease import Lease, output_lock
 from imageshards.storage.lock import FileLock
 from tests.support import tasks
 from tests.support.no_locks import hide_locks_below
@@ -30,12 +30,10 @@ from tests.support.strangers import changed
 
 pytestmark = pytest.mark.process
 
-FAST = LeaseTimes(renew_sec=0.02)
 TIMEOUT_SEC = 30
 # Of the address of a request that writes an object of a test's output.
 WRITES = {"s3": "/set/", "gs": "/upload/"}
 
-TIMES_0 = LeaseTimes(stale_sec=0.0)
 HOLD = """
 import sys
 from imageshards.storage.lock import FileLock
@@ -77,8 +75,8 @@ def test_a_lock_has_one_holder_until_its_process_ends(tmp_path):
         assert json.loads(path.read_text())["pid"] == os.getpid()
 
 
-def kill_and_leave_a_worker(path, before=""):
-    process: Any = holder_of(path, before + HOLD_WITH_WORKER)
+def kill_and_leave_a_worker(path):
+    process: Any = holder_of(path, HOLD_WITH_WORKER)
     process.kill()
     process.wait()
     return process
@@ -88,6 +86,12 @@ def test_a_lock_waits_for_workers_of_a_killed_process(tmp_path, monkeypatch):
     path = str(tmp_path / "out" / ".staging" / "lock")
     worker = kill_and_leave_a_worker(path)
     waits: list[float] = []
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(UserError, match=f"{worker.pid} on .*end"),
+    ):
+        patch.setattr(lock, "_ORPHANS_SEC", 0.0)
+        FileLock(path).__enter__()
 
     def wait(seconds):
         waits.append(seconds)
@@ -98,14 +102,6 @@ def test_a_lock_waits_for_workers_of_a_killed_process(tmp_path, monkeypatch):
     monkeypatch.setattr("imageshards.storage.lock.time.sleep", wait)
     with FileLock(path):
         assert len(waits) >= 3
-
-
-def test_an_error_names_the_killed_process_whose_worker_does_not_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(lock, "_ORPHANS_SEC", 0.1)
-    path = tmp_path / "out" / ".staging" / "lock"
-    process = kill_and_leave_a_worker(path)
-    with process.stdin, pytest.raises(UserError, match=f"process {process.pid}.*end them"):
-        FileLock(str(path)).__enter__()
 
 
 def test_a_lock_is_free_again_after_its_block_even_after_an_error(tmp_path):
@@ -169,29 +165,15 @@ def test_without_locks_a_second_file_keeps_other_jobs_out(without_locks, caplog)
     held = f"{path}-held"
     with FileLock(str(path)):
         assert f"without locks (No locks available), so the file {held} keeps" in caplog.text
-        with pytest.raises(UserError, match=f"process {os.getpid()} on .*wait.*or delete {held}"):
-            FileLock(str(path)).__enter__()
-        assert os.path.exists(held)
+    assert not os.path.exists(held)
     with holder_of(path, program + HOLD) as process:
-        with pytest.raises(UserError, match=f"in use by another job .process {process.pid} on"):
+        said = f"in use by another job .process {process.pid} on .*wait.*or delete {held} if"
+        with pytest.raises(UserError, match=said):
             FileLock(str(path)).__enter__()
         process.kill()
-    with FileLock(str(path)):
-        shutil.rmtree(path.parent)  # as a job does when it is done
-    storage.write(held, json.dumps({"host": "elsewhere", "pid": 1, "nonce": "0" * 32}))
-    with pytest.raises(UserError, match="process 1 on elsewhere"):
-        FileLock(str(path)).__enter__()
     os.unlink(held)  # as the sentence says
     with FileLock(str(path)):
-        pass
-    assert not os.path.exists(held)
-
-
-def test_without_locks_a_worker_of_a_killed_job_keeps_the_output(without_locks):
-    path, program = without_locks
-    worker = kill_and_leave_a_worker(path, program)
-    with worker.stdin, pytest.raises(UserError, match=f"process {worker.pid} on"):
-        FileLock(str(path)).__enter__()
+        shutil.rmtree(path.parent)  # as a job does when it is done
 
 
 @pytest.fixture
@@ -200,8 +182,9 @@ def path(server):
 
 
 @pytest.fixture
-def interruptible():
-    """Ctrl-C interrupts, also where the tests were started in the background, which ignore it."""
+def fast(monkeypatch):
+    """Renewals follow each other at once; Ctrl-C interrupts, also tests in the background."""
+    monkeypatch.setattr(leases, "_RENEW_SEC", 0.02)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -218,11 +201,12 @@ def hold(path, **more):
         (b"\xff no lease", "process unknown on unknown"),
     ],
 )
-def test_a_lease_is_free_when_it_was_not_renewed_for_too_long(path, content, words):
+def test_a_lease_is_free_when_it_was_not_renewed_for_too_long(path, content, words, monkeypatch):
     storage.write(path, content)
     with pytest.raises(UserError, match=f"in use by another job .{words}, seen .* ago"):
         Lease(path).__enter__()
-    with Lease(path, TIMES_0):
+    monkeypatch.setattr(leases, "_STALE_SEC", 0.0)
+    with Lease(path):
         assert json.loads(storage.read(path))["pid"] == os.getpid()
 
 
@@ -248,10 +232,9 @@ def test_a_lease_of_an_unknown_process_is_not_free(path, nonce):
 
 
 @pytest.mark.parametrize("how", ["taken", "deleted"])
-def test_a_lost_lease_interrupts_the_job_with_a_sentence(path, how, interruptible):
+def test_a_lost_lease_interrupts_the_job_with_a_sentence(path, how, fast):
     with pytest.raises(LeaseLostError, match="was taken by another job or deleted.*same command"):
-        with Lease(path, FAST) as lock:
-            lock.renew()
+        with Lease(path):
             if how == "taken":
                 hold(path)
             else:
@@ -269,11 +252,10 @@ def renewals_after(path, count):
     return done
 
 
-def test_a_renewal_that_fails_or_whose_answer_is_lost_loses_nothing(server, path, interruptible):
+def test_a_renewal_that_fails_or_whose_answer_is_lost_loses_nothing(server, path, fast):
     matching = WRITES[server.scheme]
     server.fail("drop_answer", times=1, matching=matching)
-    with Lease(path, FAST) as lock:
-        lock.renew()
+    with Lease(path):
         for kind, times in (("drop_answer", 1), ("drop_answer", 3), (500, 3)):
             done = renewals_after(path, 0)
             server.fail(kind, times=times, matching=matching)
@@ -281,29 +263,11 @@ def test_a_renewal_that_fails_or_whose_answer_is_lost_loses_nothing(server, path
     assert not storage.exists(path)
 
 
-def test_a_lease_outlives_a_slow_import_before_its_first_renewal(path, monkeypatch):
-    later = leases._now() + 1000
-    with Lease(path) as lease:
-        monkeypatch.setattr(leases, "_now", lambda: later)
-        with pytest.raises(LeaseLostError, match="could not be renewed"):
-            storage.write(f"{path}.json", b"1")
-        lease.renew()
-        storage.write(f"{path}.json", b"2")
-
-
-def test_a_lease_that_another_job_took_during_a_slow_import_is_lost(path, monkeypatch):
-    later = leases._now() + 1000
-    with pytest.raises(LeaseLostError, match="was taken by another job"), Lease(path) as lease:
-        hold(path)
-        monkeypatch.setattr(leases, "_now", lambda: later)
-        lease.renew()
-
-
-def test_a_holder_gives_up_in_time_while_a_renewal_hangs(path, monkeypatch, interruptible):
+def test_a_holder_gives_up_in_time_while_a_renewal_hangs(path, monkeypatch, fast):
     hangs = threading.Event()
+    monkeypatch.setattr(leases, "_GIVE_UP_SEC", 0.4)
     with pytest.raises(LeaseLostError, match="could not be renewed for 0 s"):
-        with Lease(path, FAST._replace(give_up_sec=0.4)) as lock:
-            lock.renew()
+        with Lease(path):
             monkeypatch.setattr(storage.backend(path), "write_if", lambda *_: hangs.wait())
             time.sleep(TIMEOUT_SEC)  # as a blocking call of the job: the signal ends it
     hangs.set()
@@ -329,21 +293,20 @@ def writes_refused(output, local):
     return refused if len(refused) < len(calls) else ["all"]
 
 
-@pytest.mark.usefixtures("interruptible")
-def test_nothing_is_written_to_the_output_after_its_lease_is_lost(server, path, tmp_path):
+@pytest.mark.usefixtures("fast")
+def test_nothing_is_written_after_a_lease_is_lost(server, path, tmp_path, monkeypatch):
     output = path.removesuffix("/.staging/lock")
     elsewhere = f"{storage.parent_of(output)}/elsewhere"
     (tmp_path / "x").write_bytes(b"1")
     storage.write(elsewhere, b"1")
     with contextlib.ExitStack() as stack:
         with pytest.raises(LeaseLostError):
-            with Lease(path, FAST) as lock:
+            with Lease(path) as held:
                 assert writes_refused(output, str(tmp_path / "x")) == []
                 storage.write(elsewhere, b"1")
-                pool = stack.enter_context(LocalPool(1, lock=lock))
+                pool = stack.enter_context(LocalPool(1, lock=held))
                 written = pool.submit("x", tasks.write, tasks.PICTURES, f"{output}/x")
                 assert written.result() is None
-                lock.renew()
                 hold(path)
                 time.sleep(TIMEOUT_SEC)
         server.clear()
@@ -354,7 +317,8 @@ def test_nothing_is_written_to_the_output_after_its_lease_is_lost(server, path, 
         assert threads.submit(writes_refused, output, str(tmp_path / "x")).result() == ["all"]
     assert {asked.method for asked in server.requests()} <= {"GET", "HEAD"}
     storage.write(elsewhere, b"2")
-    with Lease(path, TIMES_0):  # of another job, for this process
+    monkeypatch.setattr(leases, "_STALE_SEC", 0.0)
+    with Lease(path):  # of another job, for this process
         assert writes_refused(output, str(tmp_path / "x")) == []
 
 
@@ -373,10 +337,9 @@ def test_a_write_is_not_repeated_after_the_limit(server, path, monkeypatch):
 
 
 def test_requests_end_before_a_lease_expires():
-    renew_sec, stale_sec, give_up_sec = LeaseTimes()
     longest_sec = objects.CONNECT_SEC + objects.ANSWER_SEC
-    assert 2 * (renew_sec + objects.HASTY_SEC) < give_up_sec
-    assert give_up_sec + longest_sec < stale_sec
+    assert 2 * (leases._RENEW_SEC + objects.HASTY_SEC) < leases._GIVE_UP_SEC
+    assert leases._GIVE_UP_SEC + longest_sec < leases._STALE_SEC
 
 
 @given(changed({"host": socket.gethostname(), "pid": 1, "nonce": "0" * 32}))

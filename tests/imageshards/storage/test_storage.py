@@ -262,38 +262,16 @@ def test_compare_and_swap(folder, place):
     assert storage.read(path) == b"second"
 
 
-def test_one_of_several_writers_of_a_new_file_writes_it_whole(place):
-    path = storage.join(place, "deep", "new")
+@pytest.mark.parametrize("has_links", [True, False])
+def test_one_of_several_writers_of_a_new_file_writes_it_whole(place, has_links, monkeypatch):
+    if not has_links:
+        monkeypatch.setattr(os, "link", mock.Mock(side_effect=PermissionError(errno.EPERM, "none")))
+    path = storage.join(place, "deep", f"new-{has_links}", "x")
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
         made = list(threads.map(lambda n: storage.write_new(path, b"%d" % n * 9999), range(4)))
     assert made.count(True) == 1
     assert storage.read(path) == b"%d" % made.index(True) * 9999
-    assert _names(storage.files_below(place)) == ["new"]
-
-
-def test_without_hard_links_one_of_several_writers_writes_a_new_file(tmp_path, monkeypatch):
-    path = str(tmp_path / "new")
-    monkeypatch.setattr(os, "link", mock.Mock(side_effect=PermissionError(errno.EPERM, "no links")))
-    replace, turns = os.replace, threading.Barrier(3)
-
-    def replace_after_others(source, target):
-        if target == path:  # The two other writers end first.
-            turns.wait(60)
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", replace_after_others)
-
-    def write(number):
-        wrote = storage.write_new(path, b"%d" % number)
-        return wrote if wrote else turns.wait(60) and False
-
-    with concurrent.futures.ThreadPoolExecutor(3) as threads:
-        assert sorted(threads.map(write, range(3))) == [False, False, True]
-    assert os.listdir(tmp_path) == ["new"] and not storage.write_new(path, b"later")
-    (tmp_path / "killed.tmp-00000000").touch()
-    assert not storage.write_new(str(tmp_path / "killed"), b"")
-    storage.delete_unfinished(str(tmp_path), "killed")
-    assert storage.write_new(str(tmp_path / "killed"), b"")
+    assert _names(storage.files_below(storage.parent_of(path))) == ["x"]
 
 
 def test_a_new_file_exists_if_only_the_answer_was_lost(server):
