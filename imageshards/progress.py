@@ -13,8 +13,7 @@ from typing import Any, TextIO, TypeVar
 
 from tqdm import tqdm
 
-from imageshards.streams import LastingStream
-from imageshards.text import LINE_CHARACTERS, counted, shortened, visible
+from imageshards.text import LINE_CHARACTERS, LastingStream, counted, shortened, visible
 
 _T = TypeVar("_T")
 

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from imageshards import storage
 from imageshards.errors import UserError, install_advice, naming_flags, user_error_in
 from imageshards.manifest import RECORDS_ROOT_HELP, Manifest, load_manifest
-from imageshards.streams import lasting_streams
+from imageshards.text import lasting_streams
 
 EXIT_USER_ERROR = 2
 EXIT_STOPPED = 130
