@@ -158,8 +158,6 @@ def check_bucket(path: str, argument: str, must_list: bool = True) -> None:
     """
     try:
         here = backend(path)
-    except StorageError as e:
-        raise StorageError(argument=argument, received=str(e)) from e
     except OSError as e:
         raise StorageError(
             argument=argument,
@@ -294,13 +292,8 @@ def local_copy(path: str) -> str:
 
 @functools.cache
 def _copy_of(path: str, versions: Stat | tuple[Stat, ...]) -> str:
-    folder = tempfile.mkdtemp(dir=_copies())
-    target = os.path.join(folder, name_of(path))
-    try:
-        (copy if isinstance(versions, Stat) else copy_folder)(path, target)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    target = os.path.join(tempfile.mkdtemp(dir=_copies()), name_of(path))
+    (copy if isinstance(versions, Stat) else copy_folder)(path, target)
     return target
 
 
@@ -353,8 +346,9 @@ def copy(source: str, target: str) -> None:
 
 def move(source: str, target: str) -> None:
     """Moves a file: by a rename between local paths, else by a copy."""
-    if backend(source) is backend(target):
-        backend(source).move(source, target)
+    if is_local(source) and is_local(target):
+        os.makedirs(parent_of(target) or ".", exist_ok=True)
+        os.replace(source, target)
     else:
         copy(source, target)
         delete([source])

@@ -216,11 +216,6 @@ class Backend(abc.ABC):
         """
         self.copy(source, target)
 
-    def move(self, source: str, target: str) -> None:
-        """Moves an object; here by a copy."""
-        self.copy(source, target)
-        self.delete([source])
-
     def check_bucket(self, path: str, argument: str, must_list: bool) -> None:  # noqa: B027
         """Raises `StorageError`, naming `argument`, unless the bucket of a path can be used."""
 

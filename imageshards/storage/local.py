@@ -136,10 +136,6 @@ class LocalBackend(Backend):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(between)
 
-    def move(self, source: str, target: str) -> None:
-        os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
-        os.replace(source, target)
-
 
 class Entry(NamedTuple):
     """An entry that `walk` met.
