@@ -233,12 +233,20 @@ def read_up_to(stream: IO[bytes], num_bytes: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def unfinished_path(path: str) -> str:
-    """Returns a new path for a file that gets its final `path` when it is whole.
+@contextlib.contextmanager
+def unfinished_file(path: str) -> Iterator[str]:
+    """Yields a new path for a file that is moved to its final `path` when it is whole.
 
-    Only this process knows the path, which `delete_unfinished` recognises.
+    The block moves the file, else it is deleted. Missing folders are created. Only this process
+    knows the new path, which `delete_unfinished` recognises.
     """
-    return f"{path}.tmp-{uuid.uuid4().hex[:8]}"
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    unfinished = f"{path}.tmp-{uuid.uuid4().hex[:8]}"
+    try:
+        yield unfinished
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(unfinished)
 
 
 @contextlib.contextmanager
@@ -247,15 +255,9 @@ def write_whole(path: str) -> Iterator[IO[bytes]]:
 
     The bytes are on disk before the name is, so a power cut leaves no half-written file.
     """
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    unfinished = unfinished_path(path)
-    try:
+    with unfinished_file(path) as unfinished:
         with open(unfinished, "xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
-    except BaseException:  # Ctrl-C, too, must not leave the file behind.
-        with contextlib.suppress(OSError):
-            os.unlink(unfinished)
-        raise

@@ -11,8 +11,6 @@ import pathlib
 import re
 import shutil
 import stat
-import tempfile
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
@@ -24,12 +22,11 @@ from imageshards.storage.base import (
     file_version,
     read_up_to,
     replaced,
-    unfinished_path,
+    unfinished_file,
     write_whole,
 )
 from imageshards.storage.places import is_local
 
-_TEMPORARY = "imageshards-tmp-"
 # The suffix of an unfinished file, behind its final name.
 _UNFINISHED = re.compile(r"\.tmp-[0-9a-f]{8}\Z")
 
@@ -57,26 +54,15 @@ class LocalBackend(Backend):
 
     def write_new(self, path: str, data: bytes) -> bool:
         # A hard link fails where the target exists, and so it decides between several writers.
-        between = unfinished_path(path)
-        self.write(between, data)
-        try:
-            os.link(between, path)
-            return True
-        except FileExistsError:
-            return False
-        except OSError:  # Some file systems have no links, or forbid them.
-            turn = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+        with unfinished_file(path) as between:
+            self.write(between, data)
             try:
-                with contextlib.suppress(OSError):  # … and a few have no locks.
-                    fcntl.flock(turn, fcntl.LOCK_EX)
-                if os.path.lexists(path):
-                    return False
-                os.replace(between, path)
+                os.link(between, path)
                 return True
-            finally:
-                os.close(turn)
-        finally:
-            self.delete([between])
+            except FileExistsError:
+                return False
+            except OSError:  # Some file systems have no links, or forbid them.
+                return _move_new(between, path)
 
     def open_read(self, path: str, version: str = "") -> BinaryIO:
         return _opened(path, version, 1 << 20)
@@ -121,20 +107,28 @@ class LocalBackend(Backend):
             shutil.copyfileobj(stored, file, RANGE_BYTES)
 
     def link(self, source: str, target: str) -> None:
-        os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
-        between = unfinished_path(target)
-        try:
-            os.link(source, between)
-        except FileNotFoundError:
-            raise
-        except OSError:  # Some file systems have no links, or forbid them.
-            self.copy(source, target)
-            return
-        try:
+        with unfinished_file(target) as between:
+            try:
+                os.link(source, between)
+            except FileNotFoundError:
+                raise
+            except OSError:  # Some file systems have no links, or forbid them.
+                self.copy(source, between)
             os.replace(between, target)
-        finally:  # `replace` does nothing if both names are links to the same file already.
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(between)
+
+
+def _move_new(source: str, target: str) -> bool:
+    """Moves a file unless the target exists; returns whether it moved."""
+    turn = os.open(os.path.dirname(target) or ".", os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # A few file systems have no locks, either.
+            fcntl.flock(turn, fcntl.LOCK_EX)
+        if os.path.lexists(target):
+            return False
+        os.replace(source, target)
+        return True
+    finally:
+        os.close(turn)
 
 
 class Entry(NamedTuple):
@@ -264,51 +258,6 @@ def _stats_of(entries: Iterable[Entry]) -> Iterator[Stat]:
         # A FIFO or device is listed, too: the attempt to read it gives a clear error.
         elif entry.status is not None:
             yield _stat(entry.path, entry.status)
-
-
-@contextlib.contextmanager
-def temporary_folder() -> Iterator[str]:
-    """Makes a temporary folder on this machine, and deletes it after the block.
-
-    A killed process cannot delete its folder. So each process locks its folder, and every call
-    first deletes the folders that no process locks any more.
-    """
-    place = tempfile.gettempdir()
-    for name in os.listdir(place):
-        left = os.path.join(place, name)
-        if not name.startswith(_TEMPORARY):
-            continue
-        # A locked folder belongs to a process that still runs.
-        with locked(left) as is_left, contextlib.suppress(OSError):
-            if is_left and os.lstat(left).st_uid == os.geteuid():
-                shutil.rmtree(left)
-    # The folder is locked before it gets the name by which processes find folders to delete.
-    made = tempfile.mkdtemp(prefix=".imageshards-")
-    folder = os.path.join(place, _TEMPORARY + uuid.uuid4().hex)
-    with locked(made):
-        try:
-            os.rename(made, folder)
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def locked(path: str) -> Iterator[bool]:
-    """Locks a file or folder for a block; yields False if it is locked already or missing."""
-    descriptor = None
-    try:
-        # A FIFO of another user must not block the open.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        is_locked = True
-    except OSError:
-        is_locked = False
-    try:
-        yield is_locked
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
 
 
 def delete_unfinished(folder: str, *names: str) -> None:

@@ -20,7 +20,7 @@ import msgspec
 from imageshards import storage
 from imageshards.bounds import MAX_LINE_BYTES
 from imageshards.errors import OutputError, UserError
-from imageshards.storage.local import is_at, locked
+from imageshards.storage.local import is_at
 from imageshards.typed import Whole, decode
 
 _LOGGER = logging.getLogger(__name__)
@@ -59,8 +59,10 @@ class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
     def has_ended(self) -> bool:
         """Returns whether the holder certainly ran on this machine and has ended."""
         # The file is missing (another machine) or locked (still running).
-        with locked(self.sign_of_life) as has_ended:
-            return has_ended
+        with contextlib.suppress(OSError), open(self.sign_of_life, opener=_open_no_link) as sign:
+            fcntl.flock(sign, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        return False
 
     def forget(self) -> None:
         """Deletes the sign of life of a holder that has ended."""
@@ -223,4 +225,5 @@ def output_of(path: str) -> str:
 
 
 def _open_no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    # A FIFO of another user must not block the open.
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import os
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 
 import keras
@@ -115,7 +116,7 @@ def write_saved_model(
     saved.columns = columns = Columns(card.inputs, transform)
     saved.classes = tf.Variable(card.names, trainable=False, name="classes")
     function = _serve(model, card, columns, saved.classes)
-    with storage.temporary_folder() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         labels = os.path.join(folder, LABELS_FILE)
         with open(labels, "w", encoding="utf-8") as f:
             f.writelines(f"{name}\n" for name in card.names)

@@ -11,13 +11,13 @@ import json
 import os
 import pathlib
 import platform
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import imageshards
 import trainer
-from imageshards import storage
 from imageshards.commands.command_line import search_here
 from imageshards.errors import Arg
 from trainer.config import RunConfig
@@ -78,7 +78,7 @@ def only_chief_writes(config: RunConfig, is_chief: bool) -> Iterator[RunConfig]:
         # The cache must survive the temporary folder, so that a restart finds the pictures.
         read = dataclasses.replace(read, cache_folder=pixels_home())
     with (
-        storage.temporary_folder() as folder,
+        tempfile.TemporaryDirectory() as folder,
         open(os.devnull, "w") as nowhere,
         contextlib.redirect_stdout(nowhere),
     ):

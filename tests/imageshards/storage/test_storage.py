@@ -5,9 +5,7 @@ import os
 import pathlib
 import pickle
 import socket
-import subprocess
 import sys
-import tempfile
 import time
 from typing import Any
 from unittest import mock
@@ -89,8 +87,7 @@ def test_a_file_is_written_piece_by_piece_and_appears_whole(place):
 
 def test_an_atomic_file_is_there_when_it_is_committed_and_not_before(place):
     path = storage.join(place, "deep", "shard")
-    if storage.is_local(path):
-        os.makedirs(os.path.dirname(path))
+
     for data in (b"", os.urandom((8 << 20) + 5)):  # gs:// takes more than 8 MiB in two requests
         with pytest.raises(KeyError), storage.AtomicFile(path) as file:
             pathlib.Path(file.local_path).write_bytes(data)
@@ -526,23 +523,3 @@ def test_an_unknown_scheme_is_reported_in_one_sentence():
         storage.check_bucket("nostore://b", "input")
     with pytest.raises(OSError, match="no file system"):
         storage.read("nostore://b/x")
-
-
-def test_a_temporary_folder_ends_with_its_block_or_its_process(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    code = (
-        "import pathlib; from imageshards import storage\n"
-        "with storage.temporary_folder() as folder:\n"
-        "    pathlib.Path(folder, 'file').touch(); print(flush=True); input()"
-    )
-    command = [sys.executable, "-c", code]
-    other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert other.stdout and other.stdout.readline() == b"\n"
-    with storage.temporary_folder() as first:
-        assert len(list(tmp_path.iterdir())) == 2  # that of the other process stays while it lives
-        other.kill()
-        other.communicate()
-        with storage.temporary_folder() as second:
-            assert {str(path) for path in tmp_path.iterdir()} == {first, second}
-    assert list(tmp_path.iterdir()) == []
