@@ -54,7 +54,7 @@ class Lease(OutputLock):
         self._renewals = 0
         self._version: str | None = None
         self._stop = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._thread: threading.Thread | None = None
         self._lost = ""
         self._trouble = ""
         # Time until which this job may write, in memory that its worker processes map.
@@ -83,9 +83,8 @@ class Lease(OutputLock):
             if version is not None:
                 self._note_renewed(version, begun)
                 WRITE_GUARDS[self._output] = self._check
-                for run in (self._keep_renewing, self._watch):
-                    self._threads.append(threading.Thread(target=in_thread(run), daemon=True))
-                    self._threads[-1].start()
+                self._thread = threading.Thread(target=in_thread(self._keep_renewing), daemon=True)
+                self._thread.start()
                 return
         raise self._held("of several that begin at the same time", "choose another folder")
 
@@ -126,6 +125,8 @@ class Lease(OutputLock):
             except (OSError, UserError) as e:
                 self._trouble = f" ({e})"
                 wait_sec = _RENEW_SEC / 5
+                if _now() >= self._until.value:
+                    self._lose(self._not_renewed())
                 continue
             if version is None:
                 self._lose(_TAKEN)
@@ -142,13 +143,6 @@ class Lease(OutputLock):
             return None
         # An earlier renewal reached the store, and only its answer was lost.
         return self._store.write_if(self.path, self._content(), found[0])
-
-    def _watch(self) -> None:
-        """Ends the job in time, even while a renewal waits for its answer."""
-        while not self._stop.wait(max(0.0, self._until.value - _now())):
-            if _now() >= self._until.value:
-                self._lose(self._not_renewed())
-                return
 
     def _not_renewed(self) -> str:
         return f"could not be renewed for {_GIVE_UP_SEC:.0f} s{self._trouble}"
@@ -172,8 +166,8 @@ class Lease(OutputLock):
         self._end_life()
         if self._lost:  # The write guard stays, because threads of this job may still run.
             raise _lost_error(self.path, self._lost) from error
-        for thread in self._threads:
-            thread.join(5)
+        if self._thread is not None:
+            self._thread.join(5)
         if self._version is not None:
             with contextlib.suppress(OSError, UserError):  # The lease expires anyway.
                 self._store.delete([self.path])
