@@ -57,16 +57,11 @@ def help_text() -> str:
     ]
     for title, commands in GROUPS.items():
         lines += ["", f"{title}:"]
-        lines += [f"  {name:{width}}  {each.purpose}" for name, each in commands.items()]
+        lines += [f"  {name:{width}}  {purpose}" for name, (_, purpose) in commands.items()]
     return "\n".join([*lines, "", "imageshards COMMAND --help lists the flags of a command."])
 
 
 def _unknown(name: str) -> str:
-    if name.startswith("-"):
-        return (
-            f"imageshards: received {name!r} where a command is expected, as in imageshards build "
-            f"{name} ...; all are in imageshards --help."
-        )
     hint = did_you_mean(difflib.get_close_matches(name.replace("_", "-"), COMMANDS, n=1))
     return (
         f"imageshards: received {name!r}, which is no command; {hint}"

@@ -192,16 +192,13 @@ def as_user_error(e: Exception) -> UserError | None:
             f"this command needs the package {package}, which is not installed",
             remedy=install_advice(_EXTRAS[package]),
         )
-    if not isinstance(e, FileNotFoundError) or e.filename is not None:
-        return None
-    # `tempfile` finds no folder in a read-only container, for example.
-    if "No usable temporary directory" in str(e):
-        reason = str(e.strerror).replace("usable", "writable")
-        return UserError(f"{reason}; set TMPDIR to a folder that may be written.")
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        return UserError("the working directory was removed; go to another one: cd to it.")
+    # `tempfile` finds no folder in a read-only container, or the working directory was removed.
+    if isinstance(e, FileNotFoundError) and e.filename is None:
+        return UserError(
+            f"a folder that Python needs is missing ({e.strerror})",
+            remedy="go to a working directory that exists, and set TMPDIR to a folder that may be "
+            "written",
+        )
     return None
 
 
@@ -258,26 +255,21 @@ def check_installed(package: str) -> None:
 def nearest_flags(received: str, known: Collection[str]) -> list[str]:
     """Returns at most three known flags that a user may have meant by an unknown flag.
 
-    Initials come first (`--lr` for `--learning_rate`), then beginnings of a word, then spelling.
+    Beginnings of a word come first (`--rate` for `--learning_rate`), then spelling.
     """
-    if received.partition("=")[0] in known:
+    wanted = received.partition("=")[0]
+    if wanted in known:
         return []
-    wanted = received.partition("=")[0].strip("-").replace("-", "_").lower()
+    part = wanted.strip("-").replace("-", "_").lower()
     names = [flag.removeprefix("--") for flag in known if flag.startswith("--")]
-    initials = ["".join(word[:1] for word in name.split("_")) for name in names]
-    found = [name for name, first in zip(names, initials, strict=True) if first == wanted != name]
-    if len(wanted) > 1:
-        found = found or [name for name in names if f"_{wanted}" in f"_{name}"]
-    found = found or difflib.get_close_matches(wanted, names, n=1)
+    found = [name for name in names if f"_{part}" in f"_{name}"]
+    found = found or difflib.get_close_matches(part, names, n=1)
     return [f"--{name}" for name in found[:_MAX_HINTS]]
 
 
 def did_you_mean(names: Sequence[str]) -> str:
-    """Returns `did you mean A, B or C? `; "" for no name."""
-    if not names:
-        return ""
-    *first, last = names
-    return f"did you mean {' or '.join(filter(None, [', '.join(first), last]))}? "
+    """Returns `did you mean A or B? `; "" for no name."""
+    return f"did you mean {' or '.join(names)}? " if names else ""
 
 
 def end_now(code: int) -> NoReturn:
