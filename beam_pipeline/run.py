@@ -33,8 +33,7 @@ from imageshards.errors import LeaseLostError, UserError
 from imageshards.manifest import LOCK_NAME, PAGE_NAME, REPORT_NAME, STAGING_NAME, load_manifest
 from imageshards.progress import ProgressLine, activity_line, note_activity
 from imageshards.storage.concurrency import STOPPED, available_cores
-from imageshards.storage.lease import output_lock
-from imageshards.storage.lock import OutputLock
+from imageshards.storage.lease import Job, output_lock
 
 
 def run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
@@ -161,7 +160,7 @@ def _build(
     beam_args: Sequence[str],
     state: OutputState,
     begun: float,
-    lock: OutputLock,
+    lock: Job,
 ) -> BuildSummary:
     is_done = staging_folder.check_output(state, options.overwrite, _digest(options))
     if is_done and (done := state.manifest):

@@ -15,16 +15,17 @@ import signal
 import threading
 import time
 import weakref
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import msgspec
 
 from imageshards import storage
 from imageshards.bounds import MAX_LINE_BYTES
-from imageshards.errors import LeaseLostError, UserError
+from imageshards.errors import LeaseLostError, OutputError, UserError
 from imageshards.storage.base import WRITE_GUARDS
 from imageshards.storage.concurrency import in_thread, shared_memory
-from imageshards.storage.lock import FileLock, Holder, OutputLock, output_of
+from imageshards.storage.lock import Holder, file_lock, held_error, living_holder, output_of
 
 # Attempts to take a lease while several jobs write the object.
 _ATTEMPTS = 5
@@ -38,7 +39,14 @@ _STALE_SEC = 90.0
 _GIVE_UP_SEC = 45.0
 
 
-class Lease(OutputLock):
+class Job(NamedTuple):
+    """The job that holds an output: the path of its lock, and a descriptor for `join_job`."""
+
+    path: str
+    fd: int
+
+
+class Lease:
     """An object of a store that names its holder and is renewed by conditional writes.
 
     The loss of a lease interrupts the main thread as Ctrl-C does.
@@ -48,8 +56,9 @@ class Lease(OutputLock):
             the output raise it, too, in any thread and in processes that have joined the job.
     """
 
-    def __init__(self, path: str):
-        super().__init__(path)
+    def __init__(self, path: str, holder: Holder):
+        self.path = path
+        self._holder = holder
         self._store: Any = storage.backend(path)  # an `ObjectStore`, loaded by its first use
         self._renewals = 0
         self._version: str | None = None
@@ -62,7 +71,7 @@ class Lease(OutputLock):
         weakref.finalize(self, os.close, self._shared)
         self._until = _until_in(self._shared)
 
-    def _take(self) -> None:
+    def __enter__(self) -> int:
         for _ in range(_ATTEMPTS):
             # A lease counts from before its request, as the store may write it that early.
             begun = _now()
@@ -72,7 +81,8 @@ class Lease(OutputLock):
                 # This job finds its own lease if the store wrote it but the answer was lost.
                 is_ours = holder.nonce == self._holder.nonce
                 if not is_ours and age_sec < _STALE_SEC and not holder.has_ended():
-                    raise self._held(
+                    raise held_error(
+                        self.path,
                         f"{holder}, seen {age_sec:.0f} s ago",
                         "choose another folder: the lock of a job killed on another machine ends "
                         f"{_STALE_SEC:.0f} s after it",
@@ -82,11 +92,13 @@ class Lease(OutputLock):
                     holder.forget()
             if version is not None:
                 self._note_renewed(version, begun)
-                WRITE_GUARDS[self._output] = self._check
+                WRITE_GUARDS[output_of(self.path)] = self._check
                 self._thread = threading.Thread(target=in_thread(self._keep_renewing), daemon=True)
                 self._thread.start()
-                return
-        raise self._held("of several that begin at the same time", "choose another folder")
+                return self._shared
+        raise held_error(
+            self.path, "of several that begin at the same time", "choose another folder"
+        )
 
     def _found(self) -> tuple[str, float, Holder] | None:
         """Returns version, age in s and holder of the lease in the store; None if there is none."""
@@ -111,9 +123,6 @@ class Lease(OutputLock):
     def _note_renewed(self, version: str, begun: float) -> None:
         self._version, self._trouble = version, ""
         self._until.value = begun + _GIVE_UP_SEC
-
-    def fileno(self) -> int:
-        return self._shared
 
     def _keep_renewing(self) -> None:
         wait_sec = _RENEW_SEC
@@ -163,7 +172,6 @@ class Lease(OutputLock):
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._stop.set()
-        self._end_life()
         if self._lost:  # The write guard stays, because threads of this job may still run.
             raise _lost_error(self.path, self._lost) from error
         if self._thread is not None:
@@ -171,19 +179,35 @@ class Lease(OutputLock):
         if self._version is not None:
             with contextlib.suppress(OSError, UserError):  # The lease expires anyway.
                 self._store.delete([self.path])
-            WRITE_GUARDS.pop(self._output, None)
+            WRITE_GUARDS.pop(output_of(self.path), None)
 
 
-def output_lock(path: str) -> OutputLock:
-    """Returns the lock for a path: a file lock for a local path, a lease for a store."""
-    return FileLock(path) if storage.is_local(path) else Lease(path)
+@contextlib.contextmanager
+def output_lock(path: str) -> Iterator[Job]:
+    """Reserves an output folder for this process: by a file lock, or in a store by a lease.
+
+    `path` is the lock's file or object, in a subfolder of the output that is created with it.
+
+    Raises:
+        UserError: Another job holds the lock.
+        OutputError: The lock cannot be written.
+    """
+    with contextlib.ExitStack() as stack:
+        holder = stack.enter_context(living_holder())
+        lock = file_lock(path, holder) if storage.is_local(path) else Lease(path, holder)
+        try:
+            fd = stack.enter_context(lock)
+        except OSError as e:
+            raise OutputError(
+                argument="output",
+                received=f"{output_of(path)!r}, which cannot be written ({e.strerror or e})",
+                remedy="choose another folder, make room or fix its permissions",
+            ) from e
+        yield Job(path, fd)
 
 
 def join_job(path: str, fd: int) -> None:
-    """Makes this process a part of the job that started it and holds the lock at `path`.
-
-    `fd`, a copy of the lock's `fileno()`, must stay open while this process writes.
-    """
+    """Makes this process a part of the `Job` that started it; `fd` stays open while it writes."""
     if storage.is_local(path):
         return  # The open descriptor alone holds a lock of the kernel.
     until = _until_in(fd)

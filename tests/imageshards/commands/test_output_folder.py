@@ -11,7 +11,7 @@ from imageshards.adopt.command import adopt
 from imageshards.commands.output_folder import check_page_folder
 from imageshards.errors import UserError
 from imageshards.page import render
-from imageshards.storage.lock import FileLock
+from imageshards.storage.lease import output_lock
 from tests.support.dataset_factory import Dataset
 from tests.support.errors import refused
 
@@ -69,7 +69,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "build": ("index", replaced),
     "build's transform": ("transform/transform_fn", replaced),
     "build's spool": (".staging/spool", replaced),
-    "a lock": (".staging", lambda folder: FileLock(f"{folder}/.staging/lock").__enter__()),
+    "a lock": (".staging", lambda folder: output_lock(f"{folder}/.staging/lock").__enter__()),
 }
 
 
