@@ -153,9 +153,9 @@ class Backend(abc.ABC):
     def stat(self, path: str) -> Stat | None:
         """Returns size, time and version of an object; None for a missing object or a folder."""
 
-    @abc.abstractmethod
     def files_from(self, prefix: str) -> Iterator[Stat]:
-        """Yields every object whose path begins with `prefix`, ordered by path."""
+        """Yields every object of a store whose path begins with `prefix`, ordered by path."""
+        raise NotImplementedError
 
     def files_below(self, folder: str, follow_links: bool = False) -> Iterator[Stat]:
         """Yields every object below a folder, ordered by path.

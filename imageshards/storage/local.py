@@ -87,12 +87,6 @@ class LocalBackend(Backend):
         found = _stats_of(walk(folder, enters, in_order=True))
         yield from (each for each in found if not each.is_folder)
 
-    def files_from(self, prefix: str) -> Iterator[Stat]:
-        above, slash, _ = prefix.rpartition("/")
-        for found in self.files_below(above or slash or "."):
-            if found.path.startswith(prefix):
-                yield found
-
     def delete(self, paths: Iterable[str]) -> None:
         for path in paths:
             with contextlib.suppress(FileNotFoundError):
@@ -272,19 +266,17 @@ def delete_unfinished(folder: str, *names: str) -> None:
     """
     if not is_local(folder):
         return
-    local = LocalBackend()
-    found: list[Stat] = []
-    with contextlib.suppress(OSError):
-        for entry in local.list_folder(folder):
-            final = entry.name if entry.is_folder else _UNFINISHED.sub("", entry.name)
-            if not any(fnmatch.fnmatchcase(final, name) for name in names):
-                continue
-            if not entry.is_folder:
-                found.append(entry)
-            # A link may lead to files of other programs.
-            elif not os.path.islink(entry.path):
-                found += local.files_below(entry.path)
-        local.delete(file.path for file in found if _UNFINISHED.search(file.name))
+    below = len(folder.rstrip("/")) + 1
+
+    def is_meant(path: str) -> bool:
+        first = _UNFINISHED.sub("", path[below:].partition("/")[0])
+        return any(fnmatch.fnmatchcase(first, name) for name in names)
+
+    # A link may lead to files of other programs.
+    for entry in walk(folder, lambda path: is_meant(path) and not os.path.islink(path)):
+        if entry.kind == "file" and is_meant(entry.path) and _UNFINISHED.search(entry.path):
+            with contextlib.suppress(OSError):
+                os.unlink(entry.path)
 
 
 def is_at(path: str, descriptor: int) -> bool:
