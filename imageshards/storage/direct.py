@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,7 +23,7 @@ class DirectReader:
     image takes 2.5 to 4 ms. Reading the image takes another 1.6 to 2.2 ms with boto3's
     `get_object`, 1.4 to 1.9 ms with google-cloud-storage, and 0.3 to 0.5 ms here. After any answer
     but 200 and 404, a reset or a time-out, the caller asks again through the library, which handles
-    retries, back-off and errors.
+    retries, back-off and errors. It also handles proxies, so there is no reader behind a proxy.
 
     `trusted` is a file or folder of trusted certificates; None trusts every server.
     """
@@ -62,12 +60,3 @@ class DirectReader:
             return None
         count(bytes_read=len(data))
         return data
-
-
-def needs_no_proxy(url: str) -> bool:
-    """Returns whether a host is reached without a proxy; `DirectReader` cannot use proxies."""
-    parts = urllib.parse.urlsplit(url)
-    proxies = urllib.request.getproxies()
-    if parts.scheme not in proxies and "all" not in proxies:
-        return True
-    return bool(urllib.request.proxy_bypass(parts.hostname or ""))

@@ -25,7 +25,7 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 
 from imageshards.errors import StorageError
 from imageshards.storage.base import Stat, count
-from imageshards.storage.direct import DirectReader, needs_no_proxy
+from imageshards.storage.direct import DirectReader
 from imageshards.storage.objects import (
     ANSWER_SEC,
     CONNECT_SEC,
@@ -106,7 +106,9 @@ class GcsBackend(ObjectStore):
         self._hasty_options = {"retry": hasty, "timeout": (CONNECT_SEC, HASTY_SEC)}
         self._base = self._client._connection.get_api_base_url_for_mtls()
         trusted = os.environ.get("REQUESTS_CA_BUNDLE") or requests.utils.DEFAULT_CA_BUNDLE_PATH
-        self._direct = DirectReader(self._base, trusted) if needs_no_proxy(self._base) else None
+        proxies = requests.utils.get_environ_proxies(self._base, None)
+        proxy = requests.utils.select_proxy(self._base, proxies)
+        self._direct = None if proxy else DirectReader(self._base, trusted)
         self._refresh = google.auth.transport.requests.Request(requests.Session())
 
     @property

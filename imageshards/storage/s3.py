@@ -19,10 +19,11 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.httpsession import get_cert_path
+from botocore.utils import get_environ_proxies
 
 from imageshards.errors import StorageError
 from imageshards.storage.base import Stat, count
-from imageshards.storage.direct import DirectReader, needs_no_proxy
+from imageshards.storage.direct import DirectReader
 from imageshards.storage.objects import (
     ANSWER_SEC,
     CONNECT_SEC,
@@ -187,8 +188,9 @@ class S3Backend(ObjectStore):
         quoted = urllib.parse.quote(key, safe="/")
         signed = _SIGNED.match(_text(request.headers.get("Authorization", "")))
         # Anything unusual, such as a query, another signature or a proxy, is left to the library.
-        is_plain = not parts.query and parts.path.endswith(quoted) and needs_no_proxy(request.url)
-        if not is_plain or (signed is None) != (self._credentials is None):
+        proxy = get_environ_proxies(request.url).get(parts.scheme)
+        is_odd = parts.query or proxy or not parts.path.endswith(quoted)
+        if is_odd or (signed is None) != (self._credentials is None):
             return None
         bundle = os.environ.get("AWS_CA_BUNDLE") or os.environ.get("REQUESTS_CA_BUNDLE")
         trusted = get_cert_path(self._verify or bundle or True)

@@ -1,6 +1,6 @@
 import pytest
 
-from imageshards.storage.direct import DirectReader, needs_no_proxy
+from imageshards.storage.direct import DirectReader
 from tests.support.web_server import WebServer
 
 pytestmark = pytest.mark.process
@@ -24,8 +24,3 @@ def test_a_direct_read_stops_at_its_limit(target, max_bytes, expected):
         for _ in range(3):  # a connection that is left is whole, and one is kept
             assert reader.get("/ten", {}, 100) == b"0123456789"
         assert server.connections - before <= 1
-
-
-def test_a_place_behind_a_proxy_is_left_to_the_library(monkeypatch):
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    assert not needs_no_proxy("http://example.org:9000")
