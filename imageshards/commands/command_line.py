@@ -12,7 +12,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from types import ModuleType
 from typing import Any, NoReturn
 
 from imageshards import storage
@@ -25,7 +24,6 @@ EXIT_STOPPED = 130
 EXIT_NOBODY_READS = 141  # A shell reports 128 + 13 for a process that SIGPIPE ended.
 _MAX_HINTS = 3
 
-_OURS = ("imageshards", "beam_pipeline", "trainer")
 # Package that only some commands need → the extra that brings the package.
 _EXTRAS = {"apache_beam": "pipeline", "keras": "trainer", "tensorflow": "trainer"}
 
@@ -221,25 +219,12 @@ def quiet_stderr() -> Iterator[None]:
             os.close(terminal)
 
 
-def search_here(module: str) -> None:
+def search_here() -> None:
     """Lets Python find a user's module in the working directory, like `python -m`."""
-    here, name = os.getcwd(), module.partition(".")[0]
+    here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
     importlib.invalidate_caches()
-    # A user's package may have the same name as ours, for example `trainer`. Python then searches
-    # the folder of the user after ours.
-    if name in _OURS and name in sys.modules:
-        searched = sys.modules[name].__path__
-        folders = (os.path.join(each or here, name) for each in sys.path)
-        searched += [each for each in folders if os.path.isdir(each) and each not in searched]
-
-
-def is_ours(module: ModuleType) -> bool:
-    """Returns whether a module belongs to this project, not to a user's package of its name."""
-    name = module.__name__.partition(".")[0]
-    folder = sys.modules[name].__path__[0] if name in _OURS else ""
-    return bool(folder) and str(module.__file__).startswith(f"{folder}{os.sep}")
 
 
 def check_installed(package: str) -> None:

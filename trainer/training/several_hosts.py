@@ -50,7 +50,7 @@ def described(config: RunConfig) -> dict[str, Any]:
         # A wrong name gives a better error later, when the module is loaded.
         with contextlib.suppress(ImportError, ValueError):
             if colon:
-                search_here(module)
+                search_here()
             spec = importlib.util.find_spec(module) if colon else None
             if spec is not None and spec.origin is not None:
                 code = _code(pathlib.Path(spec.origin))
