@@ -32,12 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as e:
         print(f"imageshards {name}: {e}", file=sys.stderr)
         return EXIT_USER_ERROR
-    if argv is not None:
-        return int(command.main(flags))
-    # A command without `argv` reads `sys.argv`, whose first item is the program's name.
-    sys.argv = [f"imageshards {name}", *flags]
-    code = int(command.main())
-    if "apache_beam" in sys.modules:
+    code = int(command.main(flags))
+    if argv is None and "apache_beam" in sys.modules:
         end_now(code)
     return code
 

@@ -104,8 +104,6 @@ class LocalBackend(Backend):
         with unfinished_file(target) as between:
             try:
                 os.link(source, between)
-            except FileNotFoundError:
-                raise
             except OSError:  # Some file systems have no links, or forbid them.
                 self.copy(source, between)
             os.replace(between, target)
