@@ -41,12 +41,6 @@ _KEY_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 _CONTENT_TYPE = "application/octet-stream"
 _TIMEOUT_SEC = (CONNECT_SEC, ANSWER_SEC)
 _LISTED = "items(name,size,updated,generation),prefixes,nextPageToken"
-_NETWORK = (
-    ConnectionError,
-    requests.ConnectionError,
-    requests.Timeout,
-    requests.exceptions.ChunkedEncodingError,
-)
 _KINDS = {404: "missing", 403: "refused", 401: "credentials", 412: "changed", 416: "range"}
 
 
@@ -135,7 +129,7 @@ class GcsBackend(ObjectStore):
             error = error.cause
         if isinstance(error, google.auth.exceptions.GoogleAuthError):
             return StoreFailure("credentials", str(error))
-        if isinstance(error, _NETWORK):
+        if isinstance(error, requests.RequestException | ConnectionError):
             return StoreFailure("unreachable", str(error))
         text = getattr(error, "message", None) or str(error)
         return StoreFailure(_KINDS.get(_code(error), "other"), f"{_code(error)}: {text}")

@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -72,33 +72,38 @@ class Lease:
         self._until = _until_in(self._shared)
 
     def __enter__(self) -> int:
+        def may_take(age_sec: float, holder: Holder) -> bool:
+            if age_sec < _STALE_SEC and not holder.has_ended():
+                raise held_error(
+                    self.path,
+                    f"{holder}, seen {age_sec:.0f} s ago",
+                    "choose another folder: the lock of a job killed on another machine ends "
+                    f"{_STALE_SEC:.0f} s after it",
+                )
+            holder.forget()
+            return True
+
         for _ in range(_ATTEMPTS):
             # A lease counts from before its request, as the store may write it that early.
             begun = _now()
-            version = self._store.write_if(self.path, self._content(), None)
-            if version is None and (found := self._found()) is not None:
-                old_version, age_sec, holder = found
-                # This job finds its own lease if the store wrote it but the answer was lost.
-                is_ours = holder.nonce == self._holder.nonce
-                if not is_ours and age_sec < _STALE_SEC and not holder.has_ended():
-                    raise held_error(
-                        self.path,
-                        f"{holder}, seen {age_sec:.0f} s ago",
-                        "choose another folder: the lock of a job killed on another machine ends "
-                        f"{_STALE_SEC:.0f} s after it",
-                    )
-                version = self._store.write_if(self.path, self._content(), old_version)
-                if version is not None:
-                    holder.forget()
+            version = self._write(None, may_take)
             if version is not None:
                 self._note_renewed(version, begun)
                 WRITE_GUARDS[output_of(self.path)] = self._check
                 self._thread = threading.Thread(target=in_thread(self._keep_renewing), daemon=True)
                 self._thread.start()
                 return self._shared
-        raise held_error(
-            self.path, "of several that begin at the same time", "choose another folder"
-        )
+        raise held_error(self.path, "of several", "choose another folder")
+
+    def _write(self, version: str | None, may_take: Callable[[float, Holder], bool]) -> str | None:
+        """Writes the lease in place of a version, or of a lease that it may take; None if not."""
+        written = self._store.write_if(self.path, self._content(), version)
+        if written is None and (found := self._found()) is not None:
+            other, age_sec, holder = found
+            # An earlier write may have reached the store, and only its answer was lost.
+            if holder.nonce == self._holder.nonce or may_take(age_sec, holder):
+                written = self._store.write_if(self.path, self._content(), other)
+        return written
 
     def _found(self) -> tuple[str, float, Holder] | None:
         """Returns version, age in s and holder of the lease in the store; None if there is none."""
@@ -129,7 +134,7 @@ class Lease:
         while not self._stop.wait(wait_sec):
             begun = _now()
             try:
-                version = self._renewed()
+                version = self._write(self._version or "", lambda *_: False)
             # A store that cannot be reached now may be reached before the lease expires.
             except (OSError, UserError) as e:
                 self._trouble = f" ({e})"
@@ -142,16 +147,6 @@ class Lease:
                 return
             self._note_renewed(version, begun)
             wait_sec = _RENEW_SEC
-
-    def _renewed(self) -> str | None:
-        version = self._store.write_if(self.path, self._content(), self._version or "")
-        if version is not None:
-            return version
-        found = self._found()
-        if found is None or found[2].nonce != self._holder.nonce:
-            return None
-        # An earlier renewal reached the store, and only its answer was lost.
-        return self._store.write_if(self.path, self._content(), found[0])
 
     def _not_renewed(self) -> str:
         return f"could not be renewed for {_GIVE_UP_SEC:.0f} s{self._trouble}"
