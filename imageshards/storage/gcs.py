@@ -105,13 +105,8 @@ class GcsBackend(ObjectStore):
         self._direct = None if proxy else DirectReader(self._base, trusted)
         self._refresh = google.auth.transport.requests.Request(requests.Session())
 
-    @property
-    def is_anonymous(self) -> bool:
-        """Whether the client works without credentials."""
-        return isinstance(self._credentials, google.auth.credentials.AnonymousCredentials)
-
     def account(self) -> str | None:
-        if self.is_anonymous:
+        if isinstance(self._credentials, google.auth.credentials.AnonymousCredentials):
             return None
         name = getattr(self._credentials, "service_account_email", None)
         return f"the service account {name}" if name else "the credentials in use"
@@ -119,7 +114,7 @@ class GcsBackend(ObjectStore):
     def remedy(self, kind: str) -> str:
         if kind == "unreachable":
             return "fix the network, its proxy (https_proxy), or STORAGE_EMULATOR_HOST"
-        if self.is_anonymous or kind == "credentials":
+        if self.account() is None or kind == "credentials":
             login = "run `gcloud auth application-default login`"
             return f"{login}, or set {_KEY_VARIABLE} to a key file"
         return "give it the role Storage Object Admin there (to read only, Storage Object Viewer)"
@@ -150,7 +145,7 @@ class GcsBackend(ObjectStore):
         bucket, name = split_uri(path)
         target = f"/download/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}?alt=media"
         headers: dict[str, str] = {}
-        if not self.is_anonymous:
+        if self.account() is not None:
             with self.translate_errors(path):
                 url = self._base + target
                 self._credentials.before_request(self._refresh, "GET", url, headers)
