@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import ssl
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,13 +31,15 @@ class DirectReader:
 
     def __init__(self, base_url: str, trusted: str | None = None):
         self.base_url = base_url
-        tls: dict[str, Any] = {}
-        if base_url.startswith("https:"):
-            place = "ca_cert_dir" if os.path.isdir(trusted or "") else "ca_certs"
-            tls = {"cert_reqs": "CERT_REQUIRED" if trusted else "CERT_NONE", place: trusted}
-        self._host = urllib3.connection_from_url(
-            base_url, maxsize=_KEPT, timeout=_TIMEOUT_SEC, retries=False, **tls
-        )
+        how: dict[str, Any] = {"maxsize": _KEPT, "timeout": _TIMEOUT_SEC, "retries": False}
+        if base_url.startswith("https:") and trusted is None:
+            how["ssl_context"] = ssl._create_unverified_context()
+        elif base_url.startswith("https:"):
+            # One context for all connections, as its certificates take 20 ms to load.
+            folder = trusted if os.path.isdir(str(trusted)) else None
+            file = None if folder else trusted
+            how["ssl_context"] = ssl.create_default_context(cafile=file, capath=folder)
+        self._host = urllib3.connection_from_url(base_url, **how)
 
     def get(self, target: str, headers: Mapping[str, str], max_bytes: int | None) -> bytes | None:
         """Returns the body or its first `max_bytes`; None if the library should read instead.
