@@ -22,9 +22,10 @@ class DirectReader:
 
     They take a fraction of the processor time of the stores' libraries. Decoding and encoding an
     image takes 2.5 to 4 ms. Reading the image takes another 1.6 to 2.2 ms with boto3's
-    `get_object`, 1.4 to 1.9 ms with google-cloud-storage, and 0.35 to 0.55 ms here. After any answer
-    but 200 and 404, a reset or a time-out, the caller asks again through the library, which handles
-    retries, back-off and errors. It also handles proxies, so there is no reader behind a proxy.
+    `get_object`, 1.4 to 1.9 ms with google-cloud-storage, and 0.35 to 0.55 ms here. After any
+    answer but 200 and 404, a reset or a time-out, the caller asks again through the library, which
+    handles retries, back-off and errors. The library also handles proxies, so there is no reader
+    behind a proxy.
 
     `trusted` is a file or folder of trusted certificates; None trusts every server.
     """
