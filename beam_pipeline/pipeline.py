@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import os
 import pickle
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -69,7 +70,7 @@ def build(options: BuildOptions, runner: Runner, state: OutputState, job: str) -
     columns = columns_of(schemas)
     with (
         transform_temp_folder(options, columns, runner.local, staging) as temporary,
-        contextlib.nullcontext(staging) if job else storage.temporary_folder() as folder,
+        contextlib.nullcontext(staging) if job else tempfile.TemporaryDirectory() as folder,
     ):
         pipeline = runner.new_pipeline(bool(columns or options.transform_module or options.copied))
         excluded = selection.share_keys(options.exclude, folder) if options.exclude else None
@@ -244,7 +245,7 @@ def plan_only(options: BuildOptions, runner: Runner) -> str:
     copied = options.copied.transform if options.copied else ""
     # The constructor checks the columns and the module.
     AnalyseColumns("", columns, transform_module=options.transform_module, copied_from=copied)
-    with storage.temporary_folder() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         pipeline = runner.new_pipeline()
         excluded = selection.share_keys(options.exclude, folder) if options.exclude else None
         listed = list_batches(pipeline, options, schemas, excluded, folder)

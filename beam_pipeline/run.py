@@ -34,8 +34,7 @@ from imageshards.manifest import LOCK_NAME, PAGE_NAME, REPORT_NAME, STAGING_NAME
 from imageshards.manifest.file import load_manifest
 from imageshards.progress import ProgressLine, activity_line, note_activity
 from imageshards.storage.concurrency import STOPPED, available_cores
-from imageshards.storage.lease import output_lock
-from imageshards.storage.lock import OutputLock
+from imageshards.storage.lease import Job, output_lock
 
 
 def run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
@@ -162,7 +161,7 @@ def _build(
     beam_args: Sequence[str],
     state: OutputState,
     begun: float,
-    lock: OutputLock,
+    lock: Job,
 ) -> BuildSummary:
     is_done = staging_folder.check_output(state, options.overwrite, _digest(options))
     if is_done and (done := state.manifest):
@@ -185,7 +184,6 @@ def _build(
             stack.enter_context(pool).start()
             progress.append(stack.enter_context(ProgressLine(pool_line(pool))))
         stack.enter_context(_beam_for_a_build())
-        lock.renew()
         return _run_pipeline(options, beam_args, state, begun)
 
 

@@ -32,12 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as e:
         print(f"imageshards {name}: {e}", file=sys.stderr)
         return EXIT_USER_ERROR
-    if argv is not None:
-        return int(command.main(flags))
-    # A command without `argv` reads `sys.argv`, whose first item is the program's name.
-    sys.argv = [f"imageshards {name}", *flags]
-    code = int(command.main())
-    if "apache_beam" in sys.modules:
+    code = int(command.main(flags))
+    if argv is None and "apache_beam" in sys.modules:
         end_now(code)
     return code
 
@@ -57,16 +53,11 @@ def help_text() -> str:
     ]
     for title, commands in GROUPS.items():
         lines += ["", f"{title}:"]
-        lines += [f"  {name:{width}}  {each.purpose}" for name, each in commands.items()]
+        lines += [f"  {name:{width}}  {purpose}" for name, (_, purpose) in commands.items()]
     return "\n".join([*lines, "", "imageshards COMMAND --help lists the flags of a command."])
 
 
 def _unknown(name: str) -> str:
-    if name.startswith("-"):
-        return (
-            f"imageshards: received {name!r} where a command is expected, as in imageshards build "
-            f"{name} ...; all are in imageshards --help."
-        )
     hint = did_you_mean(difflib.get_close_matches(name.replace("_", "-"), COMMANDS, n=1))
     return (
         f"imageshards: received {name!r}, which is no command; {hint}"

@@ -9,12 +9,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, TextIO, TypeVar
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from imageshards.streams import LastingStream
-from imageshards.text import LINE_CHARACTERS, counted, shortened, visible
+from imageshards.text import LINE_CHARACTERS, LastingStream, counted, shortened, visible
 
 _T = TypeVar("_T")
 
@@ -32,7 +31,7 @@ class ProgressLine:
 
     def __init__(self, line: Callable[[], str]):
         self._line = line
-        self._out: Any = LastingStream(_own_stderr())
+        self._out: Any = LastingStream(sys.stderr or open(os.devnull, "w"))
         # tqdm starts a monitor thread, so only a terminal or a notebook gets a bar.
         self._bar: tqdm[Any] | None = None
         if _in_notebook() or self._out.isatty():
@@ -72,18 +71,6 @@ class ProgressLine:
 
 def _in_notebook() -> bool:
     return type(sys.stderr).__module__.startswith("ipykernel")
-
-
-def _own_stderr() -> TextIO:
-    """Returns standard error with a descriptor that `quiet_stderr` does not redirect."""
-    try:
-        # In a notebook the descriptor leads to the terminal of the server, not to the cell.
-        if not _in_notebook():
-            return os.fdopen(os.dup(sys.stderr.fileno()), "w", errors="backslashreplace")
-        return sys.stderr
-    except (OSError, ValueError, AttributeError):
-        # Standard error was closed, or replaced by an object without a descriptor.
-        return sys.stderr or open(os.devnull, "w")
 
 
 class _Activity:

@@ -64,8 +64,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def command_reference() -> str:
     """Returns a page with the --help text of every command, wrapped at 80 columns."""
     rows = [
-        f"| [`imageshards {name}`](#imageshards-{name}) | {command.purpose} |\n"
-        for name, command in COMMANDS.items()
+        f"| [`imageshards {name}`](#imageshards-{name}) | {purpose} |\n"
+        for name, (_, purpose) in COMMANDS.items()
     ]
     with mock.patch.dict(os.environ, COLUMNS="80"):
         sections = [

@@ -129,7 +129,7 @@ def write_export(
         network = saved.load_for_serving()
     transform = find_transform(saved.file)
     # TensorFlow writes to a local folder, from which the files are uploaded to a store.
-    folder: AbstractContextManager[str] = storage.temporary_folder()
+    folder: AbstractContextManager[str] = tempfile.TemporaryDirectory()
     try:
         if storage.is_local(output):
             # A rename is atomic within one file system only, so the folder is made beside it.

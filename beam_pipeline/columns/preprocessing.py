@@ -171,7 +171,7 @@ class TransformModule(importlib.abc.InspectLoader):
 
     def _module(self) -> types.ModuleType:
         if self.source is None:
-            search_here(self.name)
+            search_here()
             return importlib.import_module(self.name)
         # Dataclasses and pickles look the module up by name, so each content has its own name.
         name = f"transform_module_{hashlib.sha256(self.source.encode()).hexdigest()[:16]}"

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -182,7 +183,7 @@ def transform_temp_folder(
         finally:
             storage.delete_folder(folder)
     elif is_needed and is_local_run and not storage.is_local(staging):
-        with storage.temporary_folder() as folder:
+        with tempfile.TemporaryDirectory() as folder:
             yield folder
     elif not is_needed or is_read or storage.is_local(staging):
         yield storage.join(staging, TFT_TEMP)

@@ -39,7 +39,7 @@ from imageshards.errors import Arg, ImageError, UserError, names_flags
 from imageshards.images.encode import encode_image
 from imageshards.images.options import ImageOptions
 from imageshards.storage.concurrency import available_cores
-from imageshards.storage.lock import OutputLock
+from imageshards.storage.lease import Job
 
 # A shard is given up after this many killed processes, not counting kills by a picture. A build
 # therefore survives any five kills, even if all of them hit the same shard.
@@ -77,7 +77,7 @@ class LocalPool:
         self,
         workers: int,
         say: Callable[[str], None] = _LOGGER.warning,
-        lock: OutputLock | None = None,
+        lock: Job | None = None,
         picture_sec: float = PICTURE_SEC,
     ):
         self.is_of_job = False  # a build holds the pool, which is not replaced when it was stopped
@@ -295,23 +295,22 @@ def _lost(name: str, packed: bytes, death: _Death, blame: _Blame, deaths: int) -
 class _Worker:
     """Process that does tasks in turn, as seen by its parent process."""
 
-    def __init__(self, turns_fd: int, lock: OutputLock | None):
+    def __init__(self, turns_fd: int, lock: Job | None):
         size_bytes = 8 * WIDTH
         memory_fd = storage.shared_memory(size_bytes)
         self.noted = memoryview(mmap.mmap(memory_fd, size_bytes)).cast("q")
         self.connection, its_end = multiprocessing.Pipe()
         self._hung_sec: float | None = None
-        job = None if lock is None else (lock.path, lock.fileno())
         fds = [its_end.fileno(), memory_fd, turns_fd]
         # JSON takes no pathlib.Path, which people append to sys.path.
-        given = [*map(os.fsdecode, sys.path)], [*fds, job]
+        given = [*map(os.fsdecode, sys.path)], [*fds, lock]
         # The new process inherits the blocked signal, as only the parent process answers Ctrl-C.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _START, json.dumps(given)],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[*fds, *(job[1:] if job else ())],
+                pass_fds=[*fds, *([lock.fd] if lock else ())],
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -11,51 +11,39 @@ import importlib
 import importlib.util
 import os
 from types import ModuleType
-from typing import NamedTuple
 
 import imageshards
 from imageshards.errors import UserError
 
-
-class Command(NamedTuple):
-    """A command: its module, which is imported when the command runs, and its purpose."""
-
-    module: str
-    purpose: str
-
-
-# The groups of `imageshards --help`.
+# The groups of `imageshards --help`: command → its module, imported when it runs, and its purpose.
 GROUPS = {
     "datasets": {
-        "build": Command(
-            "beam_pipeline.__main__", "turn images into a dataset of balanced TFRecord shards"
+        "build": (
+            "beam_pipeline.__main__", "turn images into a dataset of balanced TFRecord shards",
         ),
-        "adopt": Command(
+        "adopt": (
             "imageshards.adoption.command",
             "add a manifest to TFRecords of other tools, to train on them",
         ),
-        "verify": Command(
-            "imageshards.verification.command", "check every file and record of a dataset"
+        "verify": (
+            "imageshards.verification.command", "check every file and record of a dataset",
         ),
-        "report": Command(
+        "report": (
             "imageshards.reporting.command",
             "draw a page with contact sheets, classes, shards and rejects",
         ),
-        "duplicates": Command(
-            "imageshards.deduplication.command", "find equal and nearly equal images in a dataset"
+        "duplicates": (
+            "imageshards.deduplication.command",
+            "find equal and nearly equal images in a dataset",
         ),
     },
     "models": {
-        "train": Command("trainer.__main__", "train an image model on a dataset"),
-        "evaluate": Command(
-            "trainer.evaluate", "measure a trained model on one split of a dataset"
-        ),
-        "predict": Command(
-            "trainer.predict", "predict the classes, labels or values of image files"
-        ),
-        "export": Command("trainer.export", "write a trained model as a SavedModel for serving"),
+        "train": ("trainer.__main__", "train an image model on a dataset"),
+        "evaluate": ("trainer.evaluate", "measure a trained model on one split of a dataset"),
+        "predict": ("trainer.predict", "predict the classes, labels or values of image files"),
+        "export": ("trainer.export", "write a trained model as a SavedModel for serving"),
     },
-}
+}  # fmt: skip
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 
 
@@ -81,7 +69,7 @@ def import_module(name: str) -> ModuleType:
 
 def load_command(name: str) -> ModuleType:
     """Imports the module of a command, and raises UserError like `import_module`."""
-    return import_module(COMMANDS[name].module)
+    return import_module(COMMANDS[name][0])
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:

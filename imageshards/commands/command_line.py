@@ -12,21 +12,19 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from types import ModuleType
 from typing import Any, NoReturn
 
 from imageshards import storage
 from imageshards.errors import UserError, install_advice, naming_flags, user_error_in
 from imageshards.manifest import Manifest
 from imageshards.manifest.file import RECORDS_ROOT_HELP, load_manifest
-from imageshards.streams import lasting_streams
+from imageshards.text import lasting_streams
 
 EXIT_USER_ERROR = 2
 EXIT_STOPPED = 130
 EXIT_NOBODY_READS = 141  # A shell reports 128 + 13 for a process that SIGPIPE ended.
 _MAX_HINTS = 3
 
-_OURS = ("imageshards", "beam_pipeline", "trainer")
 # Package that only some commands need → the extra that brings the package.
 _EXTRAS = {"apache_beam": "pipeline", "keras": "trainer", "tensorflow": "trainer"}
 
@@ -193,16 +191,13 @@ def as_user_error(e: Exception) -> UserError | None:
             f"this command needs the package {package}, which is not installed",
             remedy=install_advice(_EXTRAS[package]),
         )
-    if not isinstance(e, FileNotFoundError) or e.filename is not None:
-        return None
-    # `tempfile` finds no folder in a read-only container, for example.
-    if "No usable temporary directory" in str(e):
-        reason = str(e.strerror).replace("usable", "writable")
-        return UserError(f"{reason}; set TMPDIR to a folder that may be written.")
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        return UserError("the working directory was removed; go to another one: cd to it.")
+    # `tempfile` finds no folder in a read-only container, or the working directory was removed.
+    if isinstance(e, FileNotFoundError) and e.filename is None:
+        return UserError(
+            f"a folder that Python needs is missing ({e.strerror})",
+            remedy="go to a working directory that exists, and set TMPDIR to a folder that may be "
+            "written",
+        )
     return None
 
 
@@ -225,25 +220,12 @@ def quiet_stderr() -> Iterator[None]:
             os.close(terminal)
 
 
-def search_here(module: str) -> None:
+def search_here() -> None:
     """Lets Python find a user's module in the working directory, like `python -m`."""
-    here, name = os.getcwd(), module.partition(".")[0]
+    here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
     importlib.invalidate_caches()
-    # A user's package may have the same name as ours, for example `trainer`. Python then searches
-    # the folder of the user after ours.
-    if name in _OURS and name in sys.modules:
-        searched = sys.modules[name].__path__
-        folders = (os.path.join(each or here, name) for each in sys.path)
-        searched += [each for each in folders if os.path.isdir(each) and each not in searched]
-
-
-def is_ours(module: ModuleType) -> bool:
-    """Returns whether a module belongs to this project, not to a user's package of its name."""
-    name = module.__name__.partition(".")[0]
-    folder = sys.modules[name].__path__[0] if name in _OURS else ""
-    return bool(folder) and str(module.__file__).startswith(f"{folder}{os.sep}")
 
 
 def check_installed(package: str) -> None:
@@ -259,26 +241,21 @@ def check_installed(package: str) -> None:
 def nearest_flags(received: str, known: Collection[str]) -> list[str]:
     """Returns at most three known flags that a user may have meant by an unknown flag.
 
-    Initials come first (`--lr` for `--learning_rate`), then beginnings of a word, then spelling.
+    Beginnings of a word come first (`--rate` for `--learning_rate`), then spelling.
     """
-    if received.partition("=")[0] in known:
+    wanted = received.partition("=")[0]
+    if wanted in known:
         return []
-    wanted = received.partition("=")[0].strip("-").replace("-", "_").lower()
+    part = wanted.strip("-").replace("-", "_").lower()
     names = [flag.removeprefix("--") for flag in known if flag.startswith("--")]
-    initials = ["".join(word[:1] for word in name.split("_")) for name in names]
-    found = [name for name, first in zip(names, initials, strict=True) if first == wanted != name]
-    if len(wanted) > 1:
-        found = found or [name for name in names if f"_{wanted}" in f"_{name}"]
-    found = found or difflib.get_close_matches(wanted, names, n=1)
+    found = [name for name in names if f"_{part}" in f"_{name}"]
+    found = found or difflib.get_close_matches(part, names, n=1)
     return [f"--{name}" for name in found[:_MAX_HINTS]]
 
 
 def did_you_mean(names: Sequence[str]) -> str:
-    """Returns `did you mean A, B or C? `; "" for no name."""
-    if not names:
-        return ""
-    *first, last = names
-    return f"did you mean {' or '.join(filter(None, [', '.join(first), last]))}? "
+    """Returns `did you mean A or B? `; "" for no name."""
+    return f"did you mean {' or '.join(names)}? " if names else ""
 
 
 def end_now(code: int) -> NoReturn:

@@ -17,7 +17,6 @@ of a bucket, its rights or its credentials is an `errors.StorageError`.
 
 from __future__ import annotations
 
-import atexit
 import collections
 import contextlib
 import contextvars
@@ -36,7 +35,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any, Concatenate, ParamSpec, TypeVar
 
 from imageshards.errors import StorageError, install_advice
-from imageshards.storage.base import RANGE_BYTES, Backend, unfinished_path, write_whole
+from imageshards.storage.base import RANGE_BYTES, Backend, unfinished_file, write_whole
 from imageshards.storage.base import Counts as Counts
 from imageshards.storage.base import Stat as Stat
 from imageshards.storage.base import count as count
@@ -52,7 +51,6 @@ from imageshards.storage.concurrency import shared_memory as shared_memory
 from imageshards.storage.local import Entry as Entry
 from imageshards.storage.local import LocalBackend
 from imageshards.storage.local import delete_unfinished as delete_unfinished
-from imageshards.storage.local import temporary_folder as temporary_folder
 from imageshards.storage.local import walk as walk
 from imageshards.storage.places import absolute_place as absolute_place
 from imageshards.storage.places import is_local as is_local
@@ -158,8 +156,6 @@ def check_bucket(path: str, argument: str, must_list: bool = True) -> None:
     """
     try:
         here = backend(path)
-    except StorageError as e:
-        raise StorageError(argument=argument, received=str(e)) from e
     except OSError as e:
         raise StorageError(
             argument=argument,
@@ -251,13 +247,13 @@ class AtomicFile:
 
     def __init__(self, path: str, beside: str = ""):
         self.path = path
-        self.local_path = unfinished_path(beside or path)
+        self.local_path = ""
+        self._beside = beside or path
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> AtomicFile:
         if is_local(self.path):
-            # Usually `commit` has moved the file by then, and the backend ignores a missing one.
-            self._stack.callback(LocalBackend().delete, [self.local_path])
+            self.local_path = self._stack.enter_context(unfinished_file(self._beside))
         else:
             # The link in /proc opens the file, although it has no name.
             unnamed = self._stack.enter_context(tempfile.TemporaryFile())
@@ -294,21 +290,14 @@ def local_copy(path: str) -> str:
 
 @functools.cache
 def _copy_of(path: str, versions: Stat | tuple[Stat, ...]) -> str:
-    folder = tempfile.mkdtemp(dir=_copies())
-    target = os.path.join(folder, name_of(path))
-    try:
-        (copy if isinstance(versions, Stat) else copy_folder)(path, target)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    target = os.path.join(tempfile.mkdtemp(dir=_copies().name), name_of(path))
+    (copy if isinstance(versions, Stat) else copy_folder)(path, target)
     return target
 
 
 @functools.cache
-def _copies() -> str:
-    stack = contextlib.ExitStack()
-    atexit.register(stack.close)
-    return stack.enter_context(temporary_folder())
+def _copies() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory()  # Python deletes the folder when the process ends.
 
 
 def exists(path: str) -> bool:
@@ -353,8 +342,9 @@ def copy(source: str, target: str) -> None:
 
 def move(source: str, target: str) -> None:
     """Moves a file: by a rename between local paths, else by a copy."""
-    if backend(source) is backend(target):
-        backend(source).move(source, target)
+    if is_local(source) and is_local(target):
+        os.makedirs(parent_of(target) or ".", exist_ok=True)
+        os.replace(source, target)
     else:
         copy(source, target)
         delete([source])

@@ -153,9 +153,9 @@ class Backend(abc.ABC):
     def stat(self, path: str) -> Stat | None:
         """Returns size, time and version of an object; None for a missing object or a folder."""
 
-    @abc.abstractmethod
     def files_from(self, prefix: str) -> Iterator[Stat]:
-        """Yields every object whose path begins with `prefix`, ordered by path."""
+        """Yields every object of a store whose path begins with `prefix`, ordered by path."""
+        raise NotImplementedError
 
     def files_below(self, folder: str, follow_links: bool = False) -> Iterator[Stat]:
         """Yields every object below a folder, ordered by path.
@@ -216,11 +216,6 @@ class Backend(abc.ABC):
         """
         self.copy(source, target)
 
-    def move(self, source: str, target: str) -> None:
-        """Moves an object; here by a copy."""
-        self.copy(source, target)
-        self.delete([source])
-
     def check_bucket(self, path: str, argument: str, must_list: bool) -> None:  # noqa: B027
         """Raises `StorageError`, naming `argument`, unless the bucket of a path can be used."""
 
@@ -238,12 +233,20 @@ def read_up_to(stream: IO[bytes], num_bytes: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def unfinished_path(path: str) -> str:
-    """Returns a new path for a file that gets its final `path` when it is whole.
+@contextlib.contextmanager
+def unfinished_file(path: str) -> Iterator[str]:
+    """Yields a new path for a file that is moved to its final `path` when it is whole.
 
-    Only this process knows the path, which `delete_unfinished` recognises.
+    The block moves the file, else it is deleted. Missing folders are created. Only this process
+    knows the new path, which `delete_unfinished` recognises.
     """
-    return f"{path}.tmp-{uuid.uuid4().hex[:8]}"
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    unfinished = f"{path}.tmp-{uuid.uuid4().hex[:8]}"
+    try:
+        yield unfinished
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(unfinished)
 
 
 @contextlib.contextmanager
@@ -252,15 +255,9 @@ def write_whole(path: str) -> Iterator[IO[bytes]]:
 
     The bytes are on disk before the name is, so a power cut leaves no half-written file.
     """
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    unfinished = unfinished_path(path)
-    try:
+    with unfinished_file(path) as unfinished:
         with open(unfinished, "xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
-    except BaseException:  # Ctrl-C, too, must not leave the file behind.
-        with contextlib.suppress(OSError):
-            os.unlink(unfinished)
-        raise

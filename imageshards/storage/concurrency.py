@@ -31,33 +31,19 @@ def available_cores(root: str = "/") -> int:
     """Returns the number of cores that this process may use: its affinity, or a smaller quota.
 
     A container with a limit of 4 CPUs sees all cores of its host. The files of the kernel's control
-    groups, below `root`, hold the limit.
+    groups (version 2), below `root`, hold the limit.
     """
     cores = float(len(os.sched_getaffinity(0)))
-    with contextlib.suppress(OSError):  # a system without control groups
-        for line in pathlib.Path(root, "proc/self/cgroup").read_text().splitlines():
-            # Version 1 has a folder for each controller, version 2 one folder without controllers.
-            _, controllers, group = line.split(":", 2)
-            if not controllers or "cpu" in controllers.split(","):
-                mount = pathlib.Path(root, "sys/fs/cgroup", "cpu" if controllers else "")
-                path = pathlib.PurePosixPath(group)
-                # A group above may have the limit. In a container, the path may be the host's.
-                folders = (mount / str(each).strip("/") for each in (path, *path.parents))
-                cores = min([cores, *map(_cpu_quota, folders)])
+    groups = pathlib.Path(root, "proc/self/cgroup")
+    for line in groups.read_text().splitlines() if groups.exists() else ():
+        path = pathlib.PurePosixPath(line.removeprefix("0::"))
+        # A group above may have the limit. In a container, the path may be the host's.
+        for group in (path, *path.parents) if line.startswith("0::") else ():
+            limit = pathlib.Path(root, "sys/fs/cgroup", str(group).strip("/"), "cpu.max")
+            with contextlib.suppress(OSError, ValueError):  # no such file, or `max` for no limit
+                quota, period = map(int, limit.read_text().split())
+                cores = min(cores, quota / period)
     return max(1, math.ceil(cores))
-
-
-def _cpu_quota(folder: pathlib.Path) -> float:
-    """Returns the CPUs that a control group may use at the same time; infinity for no limit."""
-    try:
-        if (both := folder / "cpu.max").exists():
-            quota, period = both.read_text().split()
-        else:
-            names = "cpu.cfs_quota_us", "cpu.cfs_period_us"
-            quota, period = ((folder / name).read_text() for name in names)
-        return int(quota) / int(period) if int(quota) > 0 else math.inf
-    except (OSError, ValueError, ZeroDivisionError):  # version 2 says `max` for no limit
-        return math.inf
 
 
 # Set when the user stops the program: only the main thread sees the exception of a signal.

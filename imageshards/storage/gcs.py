@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import email.utils
 import io
 import os
-import socket
+import threading
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
@@ -26,7 +25,7 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 
 from imageshards.errors import StorageError
 from imageshards.storage.base import Stat, count
-from imageshards.storage.direct import DirectReader, needs_no_proxy
+from imageshards.storage.direct import DirectReader
 from imageshards.storage.objects import (
     ANSWER_SEC,
     CONNECT_SEC,
@@ -42,21 +41,19 @@ _KEY_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 _CONTENT_TYPE = "application/octet-stream"
 _TIMEOUT_SEC = (CONNECT_SEC, ANSWER_SEC)
 _LISTED = "items(name,size,updated,generation),prefixes,nextPageToken"
-_NETWORK = (
-    ConnectionError,
-    requests.ConnectionError,
-    requests.Timeout,
-    requests.exceptions.ChunkedEncodingError,
-)
 _KINDS = {404: "missing", 403: "refused", 401: "credentials", 412: "changed", 416: "range"}
 
 
 class _Session(google.auth.transport.requests.AuthorizedSession):
-    """An HTTP session that counts requests, and calls `before` with the method of each first."""
+    """An HTTP session that counts requests, and calls `before` with the method of each first.
+
+    `answered.date` is the store's clock in the last answer that a thread got.
+    """
 
     def __init__(self, credentials: Any, before: Callable[[str], None]):
         super().__init__(credentials)
         self._before = before
+        self.answered = threading.local()
         # No retries here, because the library's own retries are the ones that are counted.
         adapter = requests.adapters.HTTPAdapter(
             pool_connections=4, pool_maxsize=CONNECTIONS, max_retries=0
@@ -67,7 +64,9 @@ class _Session(google.auth.transport.requests.AuthorizedSession):
     def request(self, method: str, *args: Any, **kwargs: Any) -> Any:
         self._before(method)
         count(requests=1)
-        return super().request(method, *args, **kwargs)
+        reply = super().request(method, *args, **kwargs)
+        self.answered.date = reply.headers.get("date")
+        return reply
 
 
 class GcsBackend(ObjectStore):
@@ -101,16 +100,13 @@ class GcsBackend(ObjectStore):
         self._hasty_options = {"retry": hasty, "timeout": (CONNECT_SEC, HASTY_SEC)}
         self._base = self._client._connection.get_api_base_url_for_mtls()
         trusted = os.environ.get("REQUESTS_CA_BUNDLE") or requests.utils.DEFAULT_CA_BUNDLE_PATH
-        self._direct = DirectReader(self._base, trusted) if needs_no_proxy(self._base) else None
+        proxies = requests.utils.get_environ_proxies(self._base, None)
+        proxy = requests.utils.select_proxy(self._base, proxies)
+        self._direct = None if proxy else DirectReader(self._base, trusted)
         self._refresh = google.auth.transport.requests.Request(requests.Session())
 
-    @property
-    def is_anonymous(self) -> bool:
-        """Whether the client works without credentials."""
-        return isinstance(self._credentials, google.auth.credentials.AnonymousCredentials)
-
     def account(self) -> str | None:
-        if self.is_anonymous:
+        if isinstance(self._credentials, google.auth.credentials.AnonymousCredentials):
             return None
         name = getattr(self._credentials, "service_account_email", None)
         return f"the service account {name}" if name else "the credentials in use"
@@ -118,7 +114,7 @@ class GcsBackend(ObjectStore):
     def remedy(self, kind: str) -> str:
         if kind == "unreachable":
             return "fix the network, its proxy (https_proxy), or STORAGE_EMULATOR_HOST"
-        if self.is_anonymous or kind == "credentials":
+        if self.account() is None or kind == "credentials":
             login = "run `gcloud auth application-default login`"
             return f"{login}, or set {_KEY_VARIABLE} to a key file"
         return "give it the role Storage Object Admin there (to read only, Storage Object Viewer)"
@@ -128,7 +124,7 @@ class GcsBackend(ObjectStore):
             error = error.cause
         if isinstance(error, google.auth.exceptions.GoogleAuthError):
             return StoreFailure("credentials", str(error))
-        if isinstance(error, _NETWORK):
+        if isinstance(error, requests.RequestException | ConnectionError):
             return StoreFailure("unreachable", str(error))
         text = getattr(error, "message", None) or str(error)
         return StoreFailure(_KINDS.get(_code(error), "other"), f"{_code(error)}: {text}")
@@ -149,7 +145,7 @@ class GcsBackend(ObjectStore):
         bucket, name = split_uri(path)
         target = f"/download/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}?alt=media"
         headers: dict[str, str] = {}
-        if not self.is_anonymous:
+        if self.account() is not None:
             with self.translate_errors(path):
                 url = self._base + target
                 self._credentials.before_request(self._refresh, "GET", url, headers)
@@ -168,20 +164,10 @@ class GcsBackend(ObjectStore):
         return data
 
     def head(self, path: str) -> tuple[Stat, float]:
-        bucket, name = split_uri(path)
-        quoted = urllib.parse.quote(name, safe="")
-        url = f"{self._base}/storage/v1/b/{bucket}/o/{quoted}?fields=size,updated,generation"
-
-        # The library hides the `date` header, which is the store's clock.
-        def ask() -> Any:
-            reply = self._session.request("GET", url, timeout=_TIMEOUT_SEC)
-            if not reply.ok:
-                raise api_exceptions.from_http_response(reply)
-            return reply
-
-        found = self._options["retry"](ask)()
-        now = email.utils.parsedate_to_datetime(found.headers["date"]).timestamp()
-        return _stat(path, found.json()), now
+        blob = self._blob(path)
+        blob.reload(**self._options)
+        now = email.utils.parsedate_to_datetime(self._session.answered.date)
+        return _stat(path, blob._properties), now.timestamp()
 
     def list_pages(self, bucket: str, prefix: str, delimiter: str) -> Iterator[list[Stat]]:
         found = self._client.list_blobs(
@@ -209,17 +195,11 @@ class GcsBackend(ObjectStore):
         return Stat(path, size, int(blob.updated.timestamp() * 1e9), str(blob.generation))
 
     def delete_objects(self, bucket: str, names: Sequence[str]) -> None:
-        blobs = [self._client.bucket(bucket).blob(name) for name in names]
-        if len(blobs) == 1:
-            with contextlib.suppress(api_exceptions.NotFound):
-                blobs[0].delete(**self._options)
-            return
-
         # The library neither retries a batch nor ignores the missing objects in it.
         def delete_all() -> None:
             with self._client.batch(raise_exception=False) as batch:
-                for blob in blobs:
-                    blob.delete(timeout=_TIMEOUT_SEC)
+                for name in names:
+                    self._client.bucket(bucket).blob(name).delete(timeout=_TIMEOUT_SEC)
             for reply in batch._responses:
                 if not reply.ok and reply.status_code != 404:
                     raise api_exceptions.from_http_response(reply)
@@ -251,22 +231,12 @@ def find_credentials(settings: Mapping[str, Any]) -> Any:
             f"gs:// cannot be used: {_KEY_VARIABLE} is {key!r}, where there is no file",
             remedy="set it to the key file of a service account, or unset it",
         )
-    # Google's search waits up to 20 s for a metadata server, so a shorter test comes first.
-    before = os.environ.get("NO_GCE_CHECK")
-    if before is None:
-        # In Google's cloud this address answers.
-        host, _, port = os.environ.get("GCE_METADATA_HOST", "169.254.169.254").partition(":")
-        try:
-            socket.create_connection((host, int(port or 80)), timeout=1).close()
-        except OSError:
-            os.environ["NO_GCE_CHECK"] = "true"
+    # Three attempts to reach a metadata server, as is usual, may take 20 s.
+    os.environ.setdefault("GCE_METADATA_DETECT_RETRIES", "1")
     try:
         found, _ = google.auth.default(list(_SCOPES))
     except google.auth.exceptions.DefaultCredentialsError:
         return google.auth.credentials.AnonymousCredentials()
-    finally:
-        if before is None:
-            os.environ.pop("NO_GCE_CHECK", None)
     if account := settings.get("impersonate_service_account"):
         from google.auth import impersonated_credentials
 

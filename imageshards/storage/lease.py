@@ -15,41 +15,38 @@ import signal
 import threading
 import time
 import weakref
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
 
 from imageshards import storage
 from imageshards.bounds import MAX_LINE_BYTES
-from imageshards.errors import LeaseLostError, UserError
+from imageshards.errors import LeaseLostError, OutputError, UserError
 from imageshards.storage.base import WRITE_GUARDS
 from imageshards.storage.concurrency import in_thread, shared_memory
-from imageshards.storage.lock import FileLock, Holder, OutputLock, output_of
+from imageshards.storage.lock import Holder, file_lock, held_error, living_holder, output_of
 
 # Attempts to take a lease while several jobs write the object.
 _ATTEMPTS = 5
 _TAKEN = "was taken by another job or deleted"
+# Seconds between renewals; a failed renewal is repeated after a fifth of them.
+_RENEW_SEC = 15.0
+# Age in s, by the store's clock, at which another job may take the lease.
+_STALE_SEC = 90.0
+# Seconds without a renewal after which the holder stops. Its last requests wait at most 5 s for a
+# connection and 30 s for an answer, and so end before `_STALE_SEC`.
+_GIVE_UP_SEC = 45.0
 
 
-class LeaseTimes(NamedTuple):
-    """Timing of a lease.
+class Job(NamedTuple):
+    """The job that holds an output: the path of its lock, and a descriptor for `join_job`."""
 
-    Attributes:
-        renew_sec: Seconds between renewals; a failed renewal is repeated after a fifth of them.
-        stale_sec: Age in s, by the store's clock, at which another job may take the lease.
-        give_up_sec: Seconds without a renewal after which the holder stops. Its last requests wait
-            at most 5 s for a connection and 30 s for an answer, and so end before `stale_sec`.
-    """
-
-    renew_sec: float = 15.0
-    stale_sec: float = 90.0
-    give_up_sec: float = 45.0
+    path: str
+    fd: int
 
 
-_TIMES = LeaseTimes()
-
-
-class Lease(OutputLock):
+class Lease:
     """An object of a store that names its holder and is renewed by conditional writes.
 
     The loss of a lease interrupts the main thread as Ctrl-C does.
@@ -59,14 +56,14 @@ class Lease(OutputLock):
             the output raise it, too, in any thread and in processes that have joined the job.
     """
 
-    def __init__(self, path: str, times: LeaseTimes = _TIMES):
-        super().__init__(path)
+    def __init__(self, path: str, holder: Holder):
+        self.path = path
+        self._holder = holder
         self._store: Any = storage.backend(path)  # an `ObjectStore`, loaded by its first use
-        self._times = times
         self._renewals = 0
         self._version: str | None = None
         self._stop = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._thread: threading.Thread | None = None
         self._lost = ""
         self._trouble = ""
         # Time until which this job may write, in memory that its worker processes map.
@@ -74,33 +71,39 @@ class Lease(OutputLock):
         weakref.finalize(self, os.close, self._shared)
         self._until = _until_in(self._shared)
 
-    def _take(self) -> None:
+    def __enter__(self) -> int:
+        def may_take(age_sec: float, holder: Holder) -> bool:
+            if age_sec < _STALE_SEC and not holder.has_ended():
+                raise held_error(
+                    self.path,
+                    f"{holder}, seen {age_sec:.0f} s ago",
+                    "choose another folder: the lock of a job killed on another machine ends "
+                    f"{_STALE_SEC:.0f} s after it",
+                )
+            holder.forget()
+            return True
+
         for _ in range(_ATTEMPTS):
             # A lease counts from before its request, as the store may write it that early.
             begun = _now()
-            version = self._store.write_if(self.path, self._content(), None)
-            if version is None and (found := self._found()) is not None:
-                old_version, age_sec, holder = found
-                # This job finds its own lease if the store wrote it but the answer was lost.
-                is_ours = holder.nonce == self._holder.nonce
-                if not is_ours and age_sec < self._times.stale_sec and not holder.has_ended():
-                    raise self._held(
-                        f"{holder}, seen {age_sec:.0f} s ago",
-                        "choose another folder: the lock of a job killed on another machine ends "
-                        f"{self._times.stale_sec:.0f} s after it",
-                    )
-                version = self._store.write_if(self.path, self._content(), old_version)
-                if version is not None:
-                    holder.forget()
+            version = self._write(None, may_take)
             if version is not None:
                 self._note_renewed(version, begun)
-                WRITE_GUARDS[self._output] = self._check
-                return
-        raise UserError(
-            argument="output",
-            received=f"{self._output!r}, which several jobs try to lock at the same time",
-            remedy="wait until one of the jobs holds the lock",
-        )
+                WRITE_GUARDS[output_of(self.path)] = self._check
+                self._thread = threading.Thread(target=in_thread(self._keep_renewing), daemon=True)
+                self._thread.start()
+                return self._shared
+        raise held_error(self.path, "of several", "choose another folder")
+
+    def _write(self, version: str | None, may_take: Callable[[float, Holder], bool]) -> str | None:
+        """Writes the lease in place of a version, or of a lease that it may take; None if not."""
+        written = self._store.write_if(self.path, self._content(), version)
+        if written is None and (found := self._found()) is not None:
+            other, age_sec, holder = found
+            # An earlier write may have reached the store, and only its answer was lost.
+            if holder.nonce == self._holder.nonce or may_take(age_sec, holder):
+                written = self._store.write_if(self.path, self._content(), other)
+        return written
 
     def _found(self) -> tuple[str, float, Holder] | None:
         """Returns version, age in s and holder of the lease in the store; None if there is none."""
@@ -124,64 +127,29 @@ class Lease(OutputLock):
 
     def _note_renewed(self, version: str, begun: float) -> None:
         self._version, self._trouble = version, ""
-        self._until.value = begun + self._times.give_up_sec
-
-    def fileno(self) -> int:
-        return self._shared
-
-    def renew(self) -> None:
-        if not self._threads:
-            # The lease was perhaps taken before something slow, such as an import on a busy disk,
-            # and may even have expired. The job has written nothing yet, so it may go on if the
-            # version in the store shows that no job took the lease.
-            begun = _now()
-            if begun >= self._until.value - self._times.give_up_sec + self._times.renew_sec:
-                version = self._renewed()
-                if version is None:
-                    self._lost = _TAKEN
-                    raise _lost_error(self.path, self._lost)
-                self._note_renewed(version, begun)
-            for run in (self._keep_renewing, self._watch):
-                thread = threading.Thread(target=in_thread(run), name="lease", daemon=True)
-                self._threads.append(thread)
-                thread.start()
+        self._until.value = begun + _GIVE_UP_SEC
 
     def _keep_renewing(self) -> None:
-        wait_sec = self._times.renew_sec
+        wait_sec = _RENEW_SEC
         while not self._stop.wait(wait_sec):
             begun = _now()
             try:
-                version = self._renewed()
+                version = self._write(self._version or "", lambda *_: False)
             # A store that cannot be reached now may be reached before the lease expires.
             except (OSError, UserError) as e:
                 self._trouble = f" ({e})"
-                wait_sec = self._times.renew_sec / 5
+                wait_sec = _RENEW_SEC / 5
+                if _now() >= self._until.value:
+                    self._lose(self._not_renewed())
                 continue
             if version is None:
                 self._lose(_TAKEN)
                 return
             self._note_renewed(version, begun)
-            wait_sec = self._times.renew_sec
-
-    def _renewed(self) -> str | None:
-        version = self._store.write_if(self.path, self._content(), self._version or "")
-        if version is not None:
-            return version
-        found = self._found()
-        if found is None or found[2].nonce != self._holder.nonce:
-            return None
-        # An earlier renewal reached the store, and only its answer was lost.
-        return self._store.write_if(self.path, self._content(), found[0])
-
-    def _watch(self) -> None:
-        """Ends the job in time, even while a renewal waits for its answer."""
-        while not self._stop.wait(max(0.0, self._until.value - _now())):
-            if _now() >= self._until.value:
-                self._lose(self._not_renewed())
-                return
+            wait_sec = _RENEW_SEC
 
     def _not_renewed(self) -> str:
-        return f"could not be renewed for {self._times.give_up_sec:.0f} s{self._trouble}"
+        return f"could not be renewed for {_GIVE_UP_SEC:.0f} s{self._trouble}"
 
     def _lose(self, how: str) -> None:
         if self._stop.is_set():
@@ -199,27 +167,42 @@ class Lease(OutputLock):
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._stop.set()
-        self._end_life()
         if self._lost:  # The write guard stays, because threads of this job may still run.
             raise _lost_error(self.path, self._lost) from error
-        for thread in self._threads:
-            thread.join(5)
+        if self._thread is not None:
+            self._thread.join(5)
         if self._version is not None:
             with contextlib.suppress(OSError, UserError):  # The lease expires anyway.
                 self._store.delete([self.path])
-            WRITE_GUARDS.pop(self._output, None)
+            WRITE_GUARDS.pop(output_of(self.path), None)
 
 
-def output_lock(path: str) -> OutputLock:
-    """Returns the lock for a path: a file lock for a local path, a lease for a store."""
-    return FileLock(path) if storage.is_local(path) else Lease(path)
+@contextlib.contextmanager
+def output_lock(path: str) -> Iterator[Job]:
+    """Reserves an output folder for this process: by a file lock, or in a store by a lease.
+
+    `path` is the lock's file or object, in a subfolder of the output that is created with it.
+
+    Raises:
+        UserError: Another job holds the lock.
+        OutputError: The lock cannot be written.
+    """
+    with contextlib.ExitStack() as stack:
+        holder = stack.enter_context(living_holder())
+        lock = file_lock(path, holder) if storage.is_local(path) else Lease(path, holder)
+        try:
+            fd = stack.enter_context(lock)
+        except OSError as e:
+            raise OutputError(
+                argument="output",
+                received=f"{output_of(path)!r}, which cannot be written ({e.strerror or e})",
+                remedy="choose another folder, make room or fix its permissions",
+            ) from e
+        yield Job(path, fd)
 
 
 def join_job(path: str, fd: int) -> None:
-    """Makes this process a part of the job that started it and holds the lock at `path`.
-
-    `fd`, a copy of the lock's `fileno()`, must stay open while this process writes.
-    """
+    """Makes this process a part of the `Job` that started it; `fd` stays open while it writes."""
     if storage.is_local(path):
         return  # The open descriptor alone holds a lock of the kernel.
     until = _until_in(fd)

@@ -11,8 +11,6 @@ import pathlib
 import re
 import shutil
 import stat
-import tempfile
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
@@ -24,12 +22,11 @@ from imageshards.storage.base import (
     file_version,
     read_up_to,
     replaced,
-    unfinished_path,
+    unfinished_file,
     write_whole,
 )
 from imageshards.storage.places import is_local
 
-_TEMPORARY = "imageshards-tmp-"
 # The suffix of an unfinished file, behind its final name.
 _UNFINISHED = re.compile(r"\.tmp-[0-9a-f]{8}\Z")
 
@@ -57,17 +54,15 @@ class LocalBackend(Backend):
 
     def write_new(self, path: str, data: bytes) -> bool:
         # A hard link fails where the target exists, and so it decides between several writers.
-        between = unfinished_path(path)
-        self.write(between, data)
-        try:
-            os.link(between, path)
-            return True
-        except FileExistsError:
-            return False
-        except OSError:  # Some file systems have no links, or forbid them.
-            return _move_new(between, path)
-        finally:
-            self.delete([between])
+        with unfinished_file(path) as between:
+            self.write(between, data)
+            try:
+                os.link(between, path)
+                return True
+            except FileExistsError:
+                return False
+            except OSError:  # Some file systems have no links, or forbid them.
+                return _move_new(between, path)
 
     def open_read(self, path: str, version: str = "") -> BinaryIO:
         return _opened(path, version, 1 << 20)
@@ -92,12 +87,6 @@ class LocalBackend(Backend):
         found = _stats_of(walk(folder, enters, in_order=True))
         yield from (each for each in found if not each.is_folder)
 
-    def files_from(self, prefix: str) -> Iterator[Stat]:
-        above, slash, _ = prefix.rpartition("/")
-        for found in self.files_below(above or slash or "."):
-            if found.path.startswith(prefix):
-                yield found
-
     def delete(self, paths: Iterable[str]) -> None:
         for path in paths:
             with contextlib.suppress(FileNotFoundError):
@@ -112,42 +101,26 @@ class LocalBackend(Backend):
             shutil.copyfileobj(stored, file, RANGE_BYTES)
 
     def link(self, source: str, target: str) -> None:
-        os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
-        between = unfinished_path(target)
-        try:
-            os.link(source, between)
-        except FileNotFoundError:
-            raise
-        except OSError:  # Some file systems have no links, or forbid them.
-            self.copy(source, target)
-            return
-        try:
+        with unfinished_file(target) as between:
+            try:
+                os.link(source, between)
+            except OSError:  # Some file systems have no links, or forbid them.
+                self.copy(source, between)
             os.replace(between, target)
-        finally:  # `replace` does nothing if both names are links to the same file already.
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(between)
-
-    def move(self, source: str, target: str) -> None:
-        os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
-        os.replace(source, target)
 
 
 def _move_new(source: str, target: str) -> bool:
-    """Moves a file unless the target exists; False if it does, or if another process moves one."""
-    # Only one process at a time can make this file. `delete_unfinished` removes the file of a
-    # killed process.
-    claim = f"{target}.tmp-00000000"
+    """Moves a file unless the target exists; returns whether it moved."""
+    turn = os.open(os.path.dirname(target) or ".", os.O_RDONLY)
     try:
-        os.close(os.open(claim, os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return False
-    try:
+        with contextlib.suppress(OSError):  # A few file systems have no locks, either.
+            fcntl.flock(turn, fcntl.LOCK_EX)
         if os.path.lexists(target):
             return False
         os.replace(source, target)
         return True
     finally:
-        os.unlink(claim)
+        os.close(turn)
 
 
 class Entry(NamedTuple):
@@ -279,49 +252,6 @@ def _stats_of(entries: Iterable[Entry]) -> Iterator[Stat]:
             yield _stat(entry.path, entry.status)
 
 
-@contextlib.contextmanager
-def temporary_folder() -> Iterator[str]:
-    """Makes a temporary folder on this machine, and deletes it after the block.
-
-    A killed process cannot delete its folder. So each process locks its folder, and every call
-    first deletes the folders that no process locks any more.
-    """
-    place = tempfile.gettempdir()
-    for name in os.listdir(place):
-        left = os.path.join(place, name)
-        # A locked folder belongs to a process that still runs.
-        if name.startswith(_TEMPORARY) and (lock := locked(left)) is not None:
-            with contextlib.suppress(OSError):
-                if os.fstat(lock).st_uid == os.geteuid():
-                    shutil.rmtree(left)
-            os.close(lock)
-    # The folder is locked before it gets the name by which processes find folders to delete.
-    made = tempfile.mkdtemp(prefix=".imageshards-")
-    folder = os.path.join(place, _TEMPORARY + uuid.uuid4().hex)
-    lock = locked(made)
-    try:
-        os.rename(made, folder)
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
-
-
-def locked(path: str) -> int | None:
-    """Locks a file or folder; returns its descriptor, or None if it is locked or cannot be."""
-    descriptor = None
-    try:
-        # A FIFO of another user must not block the open.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        if descriptor is not None:
-            os.close(descriptor)
-        return None
-    return descriptor
-
-
 def delete_unfinished(folder: str, *names: str) -> None:
     """Deletes the unfinished files that killed processes left in a local folder.
 
@@ -334,19 +264,17 @@ def delete_unfinished(folder: str, *names: str) -> None:
     """
     if not is_local(folder):
         return
-    local = LocalBackend()
-    found: list[Stat] = []
-    with contextlib.suppress(OSError):
-        for entry in local.list_folder(folder):
-            final = entry.name if entry.is_folder else _UNFINISHED.sub("", entry.name)
-            if not any(fnmatch.fnmatchcase(final, name) for name in names):
-                continue
-            if not entry.is_folder:
-                found.append(entry)
-            # A link may lead to files of other programs.
-            elif not os.path.islink(entry.path):
-                found += local.files_below(entry.path)
-        local.delete(file.path for file in found if _UNFINISHED.search(file.name))
+    below = len(folder.rstrip("/")) + 1
+
+    def is_meant(path: str) -> bool:
+        first = _UNFINISHED.sub("", path[below:].partition("/")[0])
+        return any(fnmatch.fnmatchcase(first, name) for name in names)
+
+    # A link may lead to files of other programs.
+    for entry in walk(folder, lambda path: is_meant(path) and not os.path.islink(path)):
+        if entry.kind == "file" and is_meant(entry.path) and _UNFINISHED.search(entry.path):
+            with contextlib.suppress(OSError):
+                os.unlink(entry.path)
 
 
 def is_at(path: str, descriptor: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import errno
 import fcntl
@@ -13,14 +12,15 @@ import socket
 import tempfile
 import time
 import uuid
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import msgspec
 
 from imageshards import storage
 from imageshards.bounds import MAX_LINE_BYTES
-from imageshards.errors import OutputError, UserError
-from imageshards.storage.local import is_at, locked
+from imageshards.errors import UserError
+from imageshards.storage.local import is_at
 from imageshards.typed import Whole, decode
 
 _LOGGER = logging.getLogger(__name__)
@@ -59,10 +59,10 @@ class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
     def has_ended(self) -> bool:
         """Returns whether the holder certainly ran on this machine and has ended."""
         # The file is missing (another machine) or locked (still running).
-        sign = locked(self.sign_of_life)
-        if sign is not None:
-            os.close(sign)
-        return sign is not None
+        with contextlib.suppress(OSError), open(self.sign_of_life, opener=_open_no_link) as sign:
+            fcntl.flock(sign, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        return False
 
     def forget(self) -> None:
         """Deletes the sign of life of a holder that has ended."""
@@ -70,181 +70,108 @@ class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
             os.unlink(self.sign_of_life)
 
 
-class OutputLock(abc.ABC):
-    """A context manager that reserves an output folder for this process.
-
-    Attributes:
-        path: The lock's file or object, in a subfolder of the output that is created with it.
-
-    Raises:
-        UserError: Another job holds the lock.
-        OutputError: The lock cannot be written.
-    """
-
-    def __init__(self, path: str):
-        self.path = path
-        self._output = output_of(path)
-        self._holder = Holder(socket.gethostname(), os.getpid(), uuid.uuid4().hex)
-        self._sign: Any = None
-
-    def __enter__(self) -> OutputLock:
+@contextlib.contextmanager
+def living_holder() -> Iterator[Holder]:
+    """Yields this process as a holder, with a sign of life until the block or the process ends."""
+    holder = Holder(socket.gethostname(), os.getpid(), uuid.uuid4().hex)
+    with contextlib.ExitStack() as stack:
+        stack.callback(holder.forget)
         # A temporary file, named after this lock's nonce, is locked until this process has ended.
         # From this file a later job on the same machine can be sure that this process has ended.
         # Process ids and host names prove nothing: containers and copied machines share them.
         # No job can read the nonce before the lock is taken, so none looks for this file too early.
         # Without the file, a lease that is left behind expires in its time.
         with contextlib.suppress(OSError):
-            self._sign = open(self._holder.sign_of_life, "xb")
-            os.register_at_fork(after_in_child=self._sign.close)
-            fcntl.flock(self._sign, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        try:
-            self._take()
-        except BaseException as e:
-            self.__exit__(None, None, None)
-            if not isinstance(e, OSError):
-                raise
-            raise OutputError(
-                argument="output",
-                received=f"{self._output!r}, which cannot be written ({e.strerror or e})",
-                remedy="choose another folder, make room or fix its permissions",
-            ) from e
-        return self
-
-    def _held(self, holder: object, remedy: str) -> UserError:
-        """Returns the error for an output that another job holds; `holder` is its process."""
-        return UserError(
-            argument="output",
-            received=f"{self._output!r}, which is in use by another job ({holder})",
-            remedy=f"wait for it to end, or {remedy}",
-        )
-
-    def _end_life(self) -> None:
-        self._holder.forget()
-        if self._sign is not None:
-            self._sign.close()
-
-    @abc.abstractmethod
-    def _take(self) -> None:
-        """Takes the lock, or raises."""
-
-    def renew(self) -> None:  # noqa: B027
-        """Starts the threads that keep the lock, if it needs any; call this after the last fork."""
-
-    @abc.abstractmethod
-    def fileno(self) -> int:
-        """Returns a descriptor that other processes of the job pass to `join_job`."""
-
-    @abc.abstractmethod
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        """Releases the lock."""
+            sign = stack.enter_context(open(holder.sign_of_life, "xb"))
+            os.register_at_fork(after_in_child=sign.close)
+            fcntl.flock(sign, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield holder
 
 
-class FileLock(OutputLock):
-    """A lock of the kernel, which ends with the process.
+def held_error(path: str, holder: object, remedy: str) -> UserError:
+    """Returns the error for an output that another job holds; `holder` is its process."""
+    return UserError(
+        argument="output",
+        received=f"{output_of(path)!r}, which is in use by another job ({holder})",
+        remedy=f"wait for it to end, or {remedy}",
+    )
 
-    Every process with a copy of `fileno()` holds the lock, too. So a killed job keeps its lock
+
+@contextlib.contextmanager
+def file_lock(path: str, holder: Holder) -> Iterator[int]:
+    """Takes a lock of the kernel, which ends with the process; yields its descriptor.
+
+    Every process with a copy of the descriptor holds the lock, too. So a killed job keeps its lock
     until its last worker process has ended, and the next job waits for that.
 
-    On a file system without locks, the job makes a second file, which only one job can make. The
-    next job of the same machine removes the file of a killed one.
+    On a file system without locks, the job makes a second file, which only one job can make, and
+    which the user deletes after a kill.
     """
-
-    _file: Any = None
-    _only = ""  # the second file, if this job has made it
-
-    def _take(self) -> None:
-        # The last holder may have deleted the file between our opening and locking it. A lock on
-        # a deleted file would keep no job out.
-        while self._file is None or not is_at(self._only or self.path, self._file.fileno()):
-            self._close()
-            try:
-                self._open()
-            except OSError as e:
-                if e.errno not in _NO_LOCKS:
-                    raise
-                self._make_second_file(f"{self.path}-held", e)
-        # A forked child that outlives this process must not keep the lock.
-        os.register_at_fork(after_in_child=self._close)
-        self._file.seek(0)
-        Holder.parse(self._file.read(MAX_LINE_BYTES)).forget()
-        self._file.truncate(0)
-        self._file.write(msgspec.json.encode(self._holder))
-
-    def _make_second_file(self, path: str, why: OSError) -> None:
-        self._close()
-        self._only = ""
-        while not self._only:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            try:
-                self._file = open(path, "x+b", buffering=0)
-                self._only = path
-            except FileExistsError:
-                self._remove_if_ended(path)
-        _LOGGER.warning(
-            "%s is on a file system without locks (%s), so the file %s keeps other jobs out; "
-            "delete the file if its job was killed on another machine",
-            self._output, why.strerror, path,
-        )  # fmt: skip
-
-    def _remove_if_ended(self, path: str) -> None:
-        """Removes the second file of a job that has ended; refuses the output of another job."""
-        found = _holder_in(path)
-        if found is None:
-            return
-        sign = locked(found.sign_of_life)
-        if sign is None:
-            raise self._held(found, f"delete {path} if it was killed on another machine")
-        # While this job holds the sign of life, no other job removes the file.
+    file = _locked_file(path)
+    # The last holder may have deleted the file between our opening and locking it. A lock on a
+    # deleted file would keep no job out.
+    while not is_at(file.name, file.fileno()):
+        file.close()
+        file = _locked_file(path)
+    # A forked child that outlives this process must not keep the lock.
+    os.register_at_fork(after_in_child=file.close)
+    with file:
         try:
-            if _holder_in(path) == found:
-                os.unlink(path)
-            found.forget()
+            _holder_in(file).forget()
+            file.truncate(0)
+            file.write(msgspec.json.encode(holder))
+            yield file.fileno()
         finally:
-            os.close(sign)
+            if file.name != path:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(file.name)
 
-    def fileno(self) -> int:
-        # Workers with a copy of the sign of life keep the second file from being removed.
-        return int((self._sign if self._only and self._sign else self._file).fileno())
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if self._only:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._only)
-        self._end_life()
-        self._close()
-
-    def _close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def _open(self) -> None:
-        folder = os.path.dirname(self.path)
-        if os.path.islink(folder):  # A stranger's dataset may have a link to files of the user.
-            raise UserError(
-                argument="output",
-                received=f"{self._output!r}, whose {os.path.basename(folder)} is a link",
-                remedy=f"delete the link {folder}, or choose another folder",
-            )
-        os.makedirs(folder, exist_ok=True)
-        self._file = open(self.path, "a+b", buffering=0, opener=_open_no_link)
-        deadline = time.monotonic() + _ORPHANS_SEC
-        while True:
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            self._file.seek(0)
-            holder = Holder.parse(self._file.read(MAX_LINE_BYTES))
-            if not holder.has_ended():
-                raise self._held(holder, "choose another folder")
-            if time.monotonic() >= deadline:
-                raise UserError(
-                    argument="output",
-                    received=f"{self._output!r}, which is still held by worker processes of a job "
-                    f"that was killed (process {holder.pid})",
-                    remedy="end them (`ps` shows them with the command of that job), then run the "
-                    "same command again to resume",
-                )
+def _locked_file(path: str) -> Any:
+    folder = os.path.dirname(path)
+    if os.path.islink(folder):  # A stranger's dataset may have a link to files of the user.
+        raise UserError(
+            argument="output",
+            received=f"{output_of(path)!r}, whose {os.path.basename(folder)} is a link",
+            remedy=f"delete the link {folder}, or choose another folder",
+        )
+    os.makedirs(folder, exist_ok=True)
+    file = open(path, "a+b", buffering=0, opener=_open_no_link)
+    deadline = time.monotonic() + _ORPHANS_SEC
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+        except BlockingIOError:
+            holder = _holder_in(file)
+            if not holder.has_ended() or time.monotonic() >= deadline:
+                raise held_error(
+                    path, holder, "end its processes, or choose another folder"
+                ) from None
             time.sleep(0.05)
+        except OSError as e:
+            if e.errno not in _NO_LOCKS:
+                raise
+            return _second_file(f"{path}-held", e)
+
+
+def _second_file(path: str, why: OSError) -> Any:
+    try:
+        file = open(path, "x+b", buffering=0)
+    except FileExistsError:
+        with open(path, "rb", buffering=0) as other:
+            raise held_error(path, _holder_in(other), f"delete {path} if it was killed") from why
+    _LOGGER.warning(
+        "%s is on a file system without locks (%s), so the file %s keeps other jobs out; "
+        "delete the file if its job was killed",
+        output_of(path), why.strerror, path,
+    )  # fmt: skip
+    return file
+
+
+def _holder_in(file: Any) -> Holder:
+    file.seek(0)
+    return Holder.parse(file.read(MAX_LINE_BYTES))
 
 
 def output_of(path: str) -> str:
@@ -253,12 +180,5 @@ def output_of(path: str) -> str:
 
 
 def _open_no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
-
-
-def _holder_in(path: str) -> Holder | None:
-    try:
-        with open(path, "rb") as file:
-            return Holder.parse(file.read(MAX_LINE_BYTES))
-    except FileNotFoundError:
-        return None
+    # A FIFO of another user must not block the open.
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)

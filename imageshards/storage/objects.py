@@ -217,14 +217,13 @@ class ObjectStore(Backend):
 
     def check_bucket(self, path: str, argument: str, must_list: bool) -> None:
         try:
-            bucket, name = split_uri(path)
+            error = self._check(*split_uri(path), may_trust=False)
         except FileNotFoundError:
             raise StorageError(
                 argument=argument,
                 received=f"{path!r}, which names no bucket",
                 expected=f"{self.scheme}://BUCKET/FOLDER",
             ) from None
-        error = self._check(bucket, name, may_trust=False)
         # Credentials that may read objects often may not list them.
         if error is not None and (must_list or error.kind not in ("refused", "other")):
             raise self._bucket_error(path, argument, error)

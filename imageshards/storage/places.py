@@ -47,12 +47,11 @@ def place(argument: str, given: object) -> str:
     # `expanduser` leaves `~name` alone if there is no such user; a folder may have that name.
     home = text.partition("/")[0]
     if path == text and text.startswith("~") and "/" in text and not os.path.lexists(home):
-        whose = f"no user {home[1:]!r}" if home[1:] else "no home folder of yours: set HOME"
         raise UserError(
             argument=argument,
-            received=f"{text!r}, but this machine has {whose}",
+            received=f"{text!r}, but this machine has no home folder of {home[1:] or 'yours'}",
             expected="a path",
-            remedy=f"write ./{home} for a folder of that name",
+            remedy=f"set HOME, or write ./{home} for a folder of that name",
         )
     return path
 

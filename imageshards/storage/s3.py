@@ -19,10 +19,11 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.httpsession import get_cert_path
+from botocore.utils import get_environ_proxies
 
 from imageshards.errors import StorageError
 from imageshards.storage.base import Stat, count
-from imageshards.storage.direct import DirectReader, needs_no_proxy
+from imageshards.storage.direct import DirectReader
 from imageshards.storage.objects import (
     ANSWER_SEC,
     CONNECT_SEC,
@@ -39,9 +40,7 @@ _MAX_PUT_BYTES = 5 << 30
 _IN_PARTS = TransferConfig(use_threads=False)
 # Attempts of a GET whose answer breaks off, since botocore retries only until an answer begins.
 _TRIES = 5
-# Headers of a signed GET that a plain read makes itself or does without.
-_PLAIN = {"x-amz-date", "x-amz-content-sha256", "x-amz-security-token", "x-amz-checksum-mode"}
-_SCOPE = re.compile(r"^AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+)/([^/]+)/aws4_request,")
+_SIGNED = re.compile(r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+)/s3/aws4_request,")
 _KINDS = {
     "missing": ("404", "NoSuchKey", "NoSuchBucket"),
     "refused": ("403", "AccessDenied", "AllAccessDisabled"),
@@ -60,7 +59,7 @@ class _Direct(NamedTuple):
 
     reader: DirectReader
     above: str  # the path of a URL up to the object's key
-    scope: tuple[str, str] | None  # region and service of signatures; None without credentials
+    region: str | None  # of signatures; None without credentials
 
 
 class S3Backend(ObjectStore):
@@ -116,7 +115,7 @@ class S3Backend(ObjectStore):
         return client
 
     def _note_request(self, request: Any, **_: Any) -> None:
-        is_first = b"attempt=1" in _bytes(request.headers.get("amz-sdk-request", b"attempt=1"))
+        is_first = "attempt=1" in _text(request.headers.get("amz-sdk-request", "attempt=1"))
         count(requests=1, retries=0 if is_first else 1)
         self._call.request = request  # for `_learn_direct`
         self._before_request(request.method)
@@ -155,10 +154,9 @@ class S3Backend(ObjectStore):
             return None
         target = direct.above + urllib.parse.quote(key, safe="/")
         request = AWSRequest("GET", direct.reader.base_url + target)
-        if direct.scope is not None:
-            region, service = direct.scope
+        if direct.region is not None:
             frozen = self._credentials.get_frozen_credentials()
-            S3SigV4Auth(frozen, service, region).add_auth(request)
+            S3SigV4Auth(frozen, "s3", direct.region).add_auth(request)
         return direct.reader.get(target, dict(request.headers.items()), max_bytes)
 
     def get(
@@ -188,20 +186,18 @@ class S3Backend(ObjectStore):
         request = self._call.request
         parts = urllib.parse.urlsplit(request.url)
         quoted = urllib.parse.quote(key, safe="/")
-        scope = signature_scope(_bytes(request.headers.get("Authorization", "")).decode())
-        host_url = f"{parts.scheme}://{parts.netloc}"
-        # Anything unusual, such as a query, a further header or a proxy, is left to the library.
-        others = {n.lower() for n in request.headers if n.lower().startswith("x-amz-")} - _PLAIN
-        is_plain = not parts.query and not others and parts.path.endswith(quoted)
-        if not is_plain or not needs_no_proxy(request.url):
-            return None
-        if self._credentials is not None and scope is None:
+        signed = _SIGNED.match(_text(request.headers.get("Authorization", "")))
+        # Anything unusual, such as a query, another signature or a proxy, is left to the library.
+        proxy = get_environ_proxies(request.url).get(parts.scheme)
+        is_odd = parts.query or proxy or not parts.path.endswith(quoted)
+        if is_odd or (signed is None) != (self._credentials is None):
             return None
         bundle = os.environ.get("AWS_CA_BUNDLE") or os.environ.get("REQUESTS_CA_BUNDLE")
         trusted = get_cert_path(self._verify or bundle or True)
+        host_url = f"{parts.scheme}://{parts.netloc}"
         reader = DirectReader(host_url, None if self._verify is False else trusted)
         # The host or the path contains the bucket, depending on the endpoint.
-        return _Direct(reader, parts.path.removesuffix(quoted), scope)
+        return _Direct(reader, parts.path.removesuffix(quoted), signed and signed[1])
 
     def head(self, path: str) -> tuple[Stat, float]:
         bucket, key = split_uri(path)
@@ -260,14 +256,8 @@ class S3Backend(ObjectStore):
                 self._client.copy(there, bucket, key, Config=_IN_PARTS)
 
 
-def signature_scope(authorization: str) -> tuple[str, str] | None:
-    """Returns region and service of a botocore signature; None for another kind of signature."""
-    found = _SCOPE.match(authorization)
-    return None if found is None else (found[1], found[2])
-
-
-def _bytes(value: Any) -> bytes:
-    return value if isinstance(value, bytes) else str(value).encode()
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _date(reply: Any) -> Any:

@@ -181,7 +181,8 @@ def _command_of(call: Sequence[str]) -> tuple[str | None, list[str]]:
     if program == "imageshards":
         return (arguments[0], arguments[1:]) if arguments else (None, [])
     homes = (program, f"{program}.__main__", f"{program}.command")
-    return next((name for name, each in COMMANDS.items() if each.module in homes), None), arguments
+    named = (name for name, (module, _) in COMMANDS.items() if module in homes)
+    return next(named, None), arguments
 
 
 def _told(block: Block, output: str) -> str:

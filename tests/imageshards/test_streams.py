@@ -9,7 +9,7 @@ import pytest
 import imageshards as ims
 from imageshards.__main__ import main
 from imageshards.progress import ProgressLine
-from imageshards.streams import LastingStream, lasting_streams
+from imageshards.text import LastingStream, lasting_streams
 from tests.support.commands import ROOT
 from tests.support.dataset_factory import Dataset
 
@@ -105,7 +105,7 @@ def test_a_job_survives_an_output_that_cannot_be_written(redirected, job, result
 
 @pytest.mark.process
 def test_the_next_file_does_not_get_the_number_of_a_closed_output():
-    code = "import os\nfrom imageshards.streams import lasting_streams\n"
+    code = "import os\nfrom imageshards.text import lasting_streams\n"
     code += "with lasting_streams():\n    assert os.open('/dev/zero', os.O_RDONLY) > 2"
     assert shell(f"{PYTHON} -c {shlex.quote(code)} <&- >&- 2>&-").returncode == 0
 

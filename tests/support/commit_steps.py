@@ -37,7 +37,7 @@ from imageshards.storage.local import LocalBackend
 from tests.support.builds import jpeg
 
 CLASSES = ("ant", "bee", "cat")
-_WRITES = {"write", "write_new", "upload", "copy", "link", "move", "commit"}
+_WRITES = {"write", "write_new", "upload", "copy", "link", "commit"}
 
 
 class MemoryStore(Backend):

@@ -14,7 +14,7 @@ from typing import Any
 
 import keras
 
-from imageshards.commands.command_line import is_ours, search_here
+from imageshards.commands.command_line import search_here
 from imageshards.errors import Arg, UserError
 from trainer.config import KERAS_HUB
 from trainer.models.keras_internals import applies
@@ -194,7 +194,7 @@ def _load(
 
 
 def _import(argument: str, name: str, module_name: str) -> ModuleType:
-    search_here(module_name)
+    search_here()
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as e:
@@ -207,7 +207,4 @@ def _import(argument: str, name: str, module_name: str) -> ModuleType:
     except (ImportError, SyntaxError) as e:
         why = f", but {module_name} cannot be imported ({e})"
         raise _refused(argument, name, why, remedy=f"correct {module_name}") from e
-    if is_ours(module):
-        why = f", but imageshards itself has a module {module_name}"
-        raise _refused(argument, name, why, "another name of your package, or of the module")
     return module

@@ -57,7 +57,7 @@ def hold_output(output: str) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         while True:
             try:
-                lock = stack.enter_context(output_lock(storage.join(folder, "run")))
+                stack.enter_context(output_lock(storage.join(folder, "run")))
                 break
             except UserError as e:
                 # A chief whose machine was lost leaves a lease, for which its successor waits.
@@ -65,7 +65,6 @@ def hold_output(output: str) -> Iterator[None]:
                     raise
                 print(f"waiting: {e}", file=sys.stderr)
                 time.sleep(LEASE_ENDS_SEC / 10)
-        lock.renew()
         if storage.is_local(output):
             stack.callback(storage.delete_folder, folder)
         yield

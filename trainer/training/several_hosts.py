@@ -11,13 +11,13 @@ import json
 import os
 import pathlib
 import platform
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import imageshards
 import trainer
-from imageshards import storage
 from imageshards.commands.command_line import search_here
 from imageshards.errors import Arg
 from trainer.config import RunConfig
@@ -50,7 +50,7 @@ def described(config: RunConfig) -> dict[str, Any]:
         # A wrong name gives a better error later, when the module is loaded.
         with contextlib.suppress(ImportError, ValueError):
             if colon:
-                search_here(module)
+                search_here()
             spec = importlib.util.find_spec(module) if colon else None
             if spec is not None and spec.origin is not None:
                 code = _code(pathlib.Path(spec.origin))
@@ -78,7 +78,7 @@ def only_chief_writes(config: RunConfig, is_chief: bool) -> Iterator[RunConfig]:
         # The cache must survive the temporary folder, so that a restart finds the pictures.
         read = dataclasses.replace(read, cache_folder=pixels_home())
     with (
-        storage.temporary_folder() as folder,
+        tempfile.TemporaryDirectory() as folder,
         open(os.devnull, "w") as nowhere,
         contextlib.redirect_stdout(nowhere),
     ):

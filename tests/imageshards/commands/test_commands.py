@@ -28,7 +28,7 @@ def test_every_help_fits_80_columns(capsys, monkeypatch):
     [
         (["trian"], "received 'trian', which is no command; did you mean train? All are in"),
         (["xyzzy"], "received 'xyzzy', which is no command; all are in imageshards --help."),
-        (["--input", "photos"], "received '--input' where a command is expected, as in"),
+        (["--input", "photos"], "received '--input', which is no command; all are in imageshards"),
         ([], "usage: imageshards COMMAND"),
     ],
 )

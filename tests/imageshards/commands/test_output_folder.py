@@ -11,7 +11,7 @@ from imageshards.adoption.command import adopt
 from imageshards.commands.output_folder import check_page_folder
 from imageshards.errors import UserError
 from imageshards.page import render
-from imageshards.storage.lock import FileLock
+from imageshards.storage.lease import output_lock
 from tests.support.dataset_factory import Dataset
 from tests.support.errors import refused
 
@@ -69,7 +69,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "build": ("index", replaced),
     "build's transform": ("transform/transform_fn", replaced),
     "build's spool": (".staging/spool", replaced),
-    "a lock": (".staging", lambda folder: FileLock(f"{folder}/.staging/lock").__enter__()),
+    "a lock": (".staging", lambda folder: output_lock(f"{folder}/.staging/lock").__enter__()),
 }
 
 
@@ -91,14 +91,3 @@ def test_no_command_writes_or_deletes_behind_a_link_of_a_dataset(tmp_path, home,
     storage.delete_unfinished(str(dataset.directory), "*")
     path.unlink()  # as the sentence says
     command(dataset.directory)
-
-
-def test_links_in_the_folders_of_a_dataset_are_not_followed(tmp_path, home):
-    dataset = Dataset(tmp_path / "set", {"train": 1}, per_shard=2).directory
-    for folder in ("report", "index", "quarantine", "duplicates"):
-        (dataset / folder).mkdir(exist_ok=True)
-        for name, target in {"a": ".", "b": ".", "home": home, "top": "/"}.items():
-            (dataset / folder / name).symlink_to(target)
-    assert ims.verify(dataset, workers=1).ok
-    assert ims.report(dataset) == f"{dataset}/report/index.html"
-    ims.duplicates(dataset, workers=1)

@@ -1,7 +1,6 @@
 import pytest
 
-from imageshards.storage.direct import DirectReader, needs_no_proxy
-from imageshards.storage.s3 import signature_scope
+from imageshards.storage.direct import DirectReader
 from tests.support.web_server import WebServer
 
 pytestmark = pytest.mark.process
@@ -25,13 +24,3 @@ def test_a_direct_read_stops_at_its_limit(target, max_bytes, expected):
         for _ in range(3):  # a connection that is left is whole, and one is kept
             assert reader.get("/ten", {}, 100) == b"0123456789"
         assert server.connections - before <= 1
-
-
-def test_unknown_signatures_are_left_to_the_library():
-    other = "AWS4-ECDSA-P256-SHA256 Credential=AKID/20261121/s3/aws4_request, x"
-    assert signature_scope("") is signature_scope("AWS AKID:abc=") is signature_scope(other) is None
-
-
-def test_a_place_behind_a_proxy_is_left_to_the_library(monkeypatch):
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    assert not needs_no_proxy("http://example.org:9000")

@@ -22,34 +22,30 @@ from imageshards.errors import LeaseLostError, OutputError, UserError
 from imageshards.manifest.file import load_manifest
 from imageshards.storage import lease as leases
 from imageshards.storage import lock, objects
-from imageshards.storage.lease import Lease, LeaseTimes, output_lock
-from imageshards.storage.lock import FileLock
+from imageshards.storage.lease import output_lock
 from tests.support import tasks
 from tests.support.no_locks import hide_locks_below
 from tests.support.strangers import changed
 
 pytestmark = pytest.mark.process
 
-FAST = LeaseTimes(renew_sec=0.02)
 TIMEOUT_SEC = 30
 # Of the address of a request that writes an object of a test's output.
 WRITES = {"s3": "/set/", "gs": "/upload/"}
 
-TIMES_0 = LeaseTimes(stale_sec=0.0)
 HOLD = """
 import sys
-from imageshards.storage.lock import FileLock
-with FileLock(sys.argv[1]):
+from imageshards.storage.lease import output_lock
+with output_lock(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
 """
-HOLD_LEASE = HOLD.replace("lock import FileLock", "lease import Lease").replace("FileLock", "Lease")
 # As HOLD; and a worker of it keeps the lock until its standard input ends.
 HOLD_WITH_WORKER = """
 import subprocess, sys, time
-from imageshards.storage.lock import FileLock
-with FileLock(sys.argv[1]) as lock:
-    subprocess.Popen(["cat"], pass_fds=[lock.fileno()], stdout=subprocess.DEVNULL)
+from imageshards.storage.lease import output_lock
+with output_lock(sys.argv[1]) as lock:
+    subprocess.Popen(["cat"], pass_fds=[lock.fd], stdout=subprocess.DEVNULL)
     print("held", flush=True)
     time.sleep(600)
 """
@@ -69,16 +65,16 @@ def test_a_lock_has_one_holder_until_its_process_ends(tmp_path):
     with holder_of(path) as process:
         said = f"output received '{tmp_path}/out.* is in use .*process {process.pid} on "
         with pytest.raises(UserError, match=said):
-            FileLock(str(path)).__enter__()
+            output_lock(str(path)).__enter__()
         with pytest.raises(UserError, match="build has not ended; wait for it, or run it again"):
             load_manifest(f"{tmp_path}/out")
         process.kill()
-    with FileLock(str(path)):
+    with output_lock(str(path)):
         assert json.loads(path.read_text())["pid"] == os.getpid()
 
 
-def kill_and_leave_a_worker(path, before=""):
-    process: Any = holder_of(path, before + HOLD_WITH_WORKER)
+def kill_and_leave_a_worker(path):
+    process: Any = holder_of(path, HOLD_WITH_WORKER)
     process.kill()
     process.wait()
     return process
@@ -88,6 +84,12 @@ def test_a_lock_waits_for_workers_of_a_killed_process(tmp_path, monkeypatch):
     path = str(tmp_path / "out" / ".staging" / "lock")
     worker = kill_and_leave_a_worker(path)
     waits: list[float] = []
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(UserError, match=f"{worker.pid} on .*end"),
+    ):
+        patch.setattr(lock, "_ORPHANS_SEC", 0.0)
+        output_lock(path).__enter__()
 
     def wait(seconds):
         waits.append(seconds)
@@ -96,41 +98,34 @@ def test_a_lock_waits_for_workers_of_a_killed_process(tmp_path, monkeypatch):
         threading.Event().wait(seconds)
 
     monkeypatch.setattr("imageshards.storage.lock.time.sleep", wait)
-    with FileLock(path):
+    with output_lock(path):
         assert len(waits) >= 3
-
-
-def test_an_error_names_the_killed_process_whose_worker_does_not_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(lock, "_ORPHANS_SEC", 0.1)
-    path = tmp_path / "out" / ".staging" / "lock"
-    process = kill_and_leave_a_worker(path)
-    with process.stdin, pytest.raises(UserError, match=f"process {process.pid}.*end them"):
-        FileLock(str(path)).__enter__()
 
 
 def test_a_lock_is_free_again_after_its_block_even_after_an_error(tmp_path):
     path = str(tmp_path / "out" / ".staging" / "lock")
-    with pytest.raises(ZeroDivisionError), FileLock(path):
+    with pytest.raises(ZeroDivisionError), output_lock(path):
         raise ZeroDivisionError
-    with FileLock(path):
+    with output_lock(path):
         shutil.rmtree(os.path.dirname(path))  # as a job does when it is done
-    with FileLock(path), pytest.raises(UserError, match="in use"), FileLock(path):
+    with output_lock(path), pytest.raises(UserError, match="in use"), output_lock(path):
         pass
 
 
 def test_a_lock_is_taken_again_if_its_file_was_deleted_meanwhile(tmp_path, monkeypatch):
     path = str(tmp_path / "out" / ".staging" / "lock")
-    opened = FileLock._open
+    opened = lock._locked_file
     times: list[int] = []
 
-    def open_and_lose(self):
-        opened(self)
+    def open_and_lose(path):
+        file = opened(path)
         if not times:
             shutil.rmtree(os.path.dirname(path))
         times.append(1)
+        return file
 
-    monkeypatch.setattr(FileLock, "_open", open_and_lose)
-    with FileLock(path):
+    monkeypatch.setattr(lock, "_locked_file", open_and_lose)
+    with output_lock(path):
         assert os.path.exists(path) and len(times) == 2
 
 
@@ -140,7 +135,7 @@ def test_an_unusable_output_is_reported_in_one_sentence(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
     try:
         with pytest.raises(OutputError, match="File too large"):
-            FileLock(str(path)).__enter__()
+            output_lock(str(path)).__enter__()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
@@ -151,7 +146,7 @@ def test_a_link_in_place_of_a_lock_is_not_followed(tmp_path):
     path.parent.mkdir(parents=True)
     path.symlink_to(mine)
     with pytest.raises(OutputError, match="cannot be written .Too many levels of symbolic links"):
-        FileLock(str(path)).__enter__()
+        output_lock(str(path)).__enter__()
     assert mine.read_text() == "mine"
 
 
@@ -167,31 +162,17 @@ def without_locks(tmp_path, monkeypatch):
 def test_without_locks_a_second_file_keeps_other_jobs_out(without_locks, caplog):
     path, program = without_locks
     held = f"{path}-held"
-    with FileLock(str(path)):
+    with output_lock(str(path)):
         assert f"without locks (No locks available), so the file {held} keeps" in caplog.text
-        with pytest.raises(UserError, match=f"process {os.getpid()} on .*wait.*or delete {held}"):
-            FileLock(str(path)).__enter__()
-        assert os.path.exists(held)
-    with holder_of(path, program + HOLD) as process:
-        with pytest.raises(UserError, match=f"in use by another job .process {process.pid} on"):
-            FileLock(str(path)).__enter__()
-        process.kill()
-    with FileLock(str(path)):
-        shutil.rmtree(path.parent)  # as a job does when it is done
-    storage.write(held, json.dumps({"host": "elsewhere", "pid": 1, "nonce": "0" * 32}))
-    with pytest.raises(UserError, match="process 1 on elsewhere"):
-        FileLock(str(path)).__enter__()
-    os.unlink(held)  # as the sentence says
-    with FileLock(str(path)):
-        pass
     assert not os.path.exists(held)
-
-
-def test_without_locks_a_worker_of_a_killed_job_keeps_the_output(without_locks):
-    path, program = without_locks
-    worker = kill_and_leave_a_worker(path, program)
-    with worker.stdin, pytest.raises(UserError, match=f"process {worker.pid} on"):
-        FileLock(str(path)).__enter__()
+    with holder_of(path, program + HOLD) as process:
+        said = f"in use by another job .process {process.pid} on .*wait.*or delete {held} if"
+        with pytest.raises(UserError, match=said):
+            output_lock(str(path)).__enter__()
+        process.kill()
+    os.unlink(held)  # as the sentence says
+    with output_lock(str(path)):
+        shutil.rmtree(path.parent)  # as a job does when it is done
 
 
 @pytest.fixture
@@ -200,58 +181,54 @@ def path(server):
 
 
 @pytest.fixture
-def interruptible():
-    """Ctrl-C interrupts, also where the tests were started in the background, which ignore it."""
+def fast(monkeypatch):
+    """Renewals follow each other at once; Ctrl-C interrupts, also tests in the background."""
+    monkeypatch.setattr(leases, "_RENEW_SEC", 0.02)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
-def hold(path, **more):
-    storage.write(path, json.dumps({"host": "elsewhere", "pid": 1, "nonce": "other"} | more))
+def hold(path):
+    storage.write(path, json.dumps({"host": "elsewhere", "pid": 1, "nonce": "other"}))
+
+
+UNKNOWN = {"host": os.uname().nodename, "pid": 2**22}  # also in a container of the same host name
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (json.dumps({"host": "elsewhere", "pid": 1, "nonce": "other"}), "process 1 on elsewhere"),
-        (b"\xff no lease", "process unknown on unknown"),
+        ({"host": "elsewhere", "pid": 1, "nonce": "other"}, "process 1 on elsewhere"),
+        (UNKNOWN | {"nonce": "0" * 32}, f"process {2**22} on"),
+        (UNKNOWN | {"nonce": "../../etc/passwd"}, f"process {2**22} on"),
+        ({"nonce": None}, "process unknown on unknown"),
     ],
 )
-def test_a_lease_is_free_when_it_was_not_renewed_for_too_long(path, content, words):
-    storage.write(path, content)
-    with pytest.raises(UserError, match=f"in use by another job .{words}, seen .* ago"):
-        Lease(path).__enter__()
-    with Lease(path, TIMES_0):
+def test_a_lease_is_free_when_it_was_not_renewed_for_too_long(path, content, words, monkeypatch):
+    storage.write(path, json.dumps(content))
+    with pytest.raises(UserError, match=f"in use by another job .{words}.*, seen .* ago"):
+        output_lock(path).__enter__()
+    monkeypatch.setattr(leases, "_STALE_SEC", 0.0)
+    with output_lock(path):
         assert json.loads(storage.read(path))["pid"] == os.getpid()
 
 
 def test_a_lease_is_free_as_soon_as_its_process_has_ended(path):
-    with holder_of(path, HOLD_LEASE) as process:
+    with holder_of(path) as process:
         with pytest.raises(UserError, match=f"in use by another job .process {process.pid} "):
             output_lock(path).__enter__()
         holder = lock.Holder.parse(storage.read(path))
         process.kill()
-    with Lease(path):
+    with output_lock(path):
         pass
     assert not os.path.exists(holder.sign_of_life)
 
 
-@pytest.mark.parametrize("nonce", ["0" * 32, "../../etc/passwd", None])
-def test_a_lease_of_an_unknown_process_is_not_free(path, nonce):
-    """As in another container of the same host name, or on a copy of this machine."""
-    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
-        gone.wait()
-    hold(path, host=os.uname().nodename, pid=gone.pid, nonce=nonce)
-    with pytest.raises(UserError, match="in use by another job"):
-        Lease(path).__enter__()
-
-
 @pytest.mark.parametrize("how", ["taken", "deleted"])
-def test_a_lost_lease_interrupts_the_job_with_a_sentence(path, how, interruptible):
+def test_a_lost_lease_interrupts_the_job_with_a_sentence(path, how, fast):
     with pytest.raises(LeaseLostError, match="was taken by another job or deleted.*same command"):
-        with Lease(path, FAST) as lock:
-            lock.renew()
+        with output_lock(path):
             if how == "taken":
                 hold(path)
             else:
@@ -269,11 +246,10 @@ def renewals_after(path, count):
     return done
 
 
-def test_a_renewal_that_fails_or_whose_answer_is_lost_loses_nothing(server, path, interruptible):
+def test_a_renewal_that_fails_or_whose_answer_is_lost_loses_nothing(server, path, fast):
     matching = WRITES[server.scheme]
     server.fail("drop_answer", times=1, matching=matching)
-    with Lease(path, FAST) as lock:
-        lock.renew()
+    with output_lock(path):
         for kind, times in (("drop_answer", 1), ("drop_answer", 3), (500, 3)):
             done = renewals_after(path, 0)
             server.fail(kind, times=times, matching=matching)
@@ -281,32 +257,13 @@ def test_a_renewal_that_fails_or_whose_answer_is_lost_loses_nothing(server, path
     assert not storage.exists(path)
 
 
-def test_a_lease_outlives_a_slow_import_before_its_first_renewal(path, monkeypatch):
-    later = leases._now() + 1000
-    with Lease(path) as lease:
-        monkeypatch.setattr(leases, "_now", lambda: later)
-        with pytest.raises(LeaseLostError, match="could not be renewed"):
-            storage.write(f"{path}.json", b"1")
-        lease.renew()
-        storage.write(f"{path}.json", b"2")
-
-
-def test_a_lease_that_another_job_took_during_a_slow_import_is_lost(path, monkeypatch):
-    later = leases._now() + 1000
-    with pytest.raises(LeaseLostError, match="was taken by another job"), Lease(path) as lease:
-        hold(path)
-        monkeypatch.setattr(leases, "_now", lambda: later)
-        lease.renew()
-
-
-def test_a_holder_gives_up_in_time_while_a_renewal_hangs(path, monkeypatch, interruptible):
-    hangs = threading.Event()
-    with pytest.raises(LeaseLostError, match="could not be renewed for 0 s"):
-        with Lease(path, FAST._replace(give_up_sec=0.4)) as lock:
-            lock.renew()
-            monkeypatch.setattr(storage.backend(path), "write_if", lambda *_: hangs.wait())
+def test_a_holder_gives_up_when_no_renewal_succeeds(server, path, monkeypatch, fast):
+    monkeypatch.setattr(leases, "_GIVE_UP_SEC", 0.4)
+    with pytest.raises(LeaseLostError, match="could not be renewed for 0 s .*403"):
+        with output_lock(path):
+            server.fail(403, times=10**6, matching=WRITES[server.scheme])
             time.sleep(TIMEOUT_SEC)  # as a blocking call of the job: the signal ends it
-    hangs.set()
+    server.heal()
 
 
 def writes_refused(output, local):
@@ -329,21 +286,20 @@ def writes_refused(output, local):
     return refused if len(refused) < len(calls) else ["all"]
 
 
-@pytest.mark.usefixtures("interruptible")
-def test_nothing_is_written_to_the_output_after_its_lease_is_lost(server, path, tmp_path):
+@pytest.mark.usefixtures("fast")
+def test_nothing_is_written_after_a_lease_is_lost(server, path, tmp_path, monkeypatch):
     output = path.removesuffix("/.staging/lock")
     elsewhere = f"{storage.parent_of(output)}/elsewhere"
     (tmp_path / "x").write_bytes(b"1")
     storage.write(elsewhere, b"1")
     with contextlib.ExitStack() as stack:
         with pytest.raises(LeaseLostError):
-            with Lease(path, FAST) as lock:
+            with output_lock(path) as held:
                 assert writes_refused(output, str(tmp_path / "x")) == []
                 storage.write(elsewhere, b"1")
-                pool = stack.enter_context(LocalPool(1, lock=lock))
+                pool = stack.enter_context(LocalPool(1, lock=held))
                 written = pool.submit("x", tasks.write, tasks.PICTURES, f"{output}/x")
                 assert written.result() is None
-                lock.renew()
                 hold(path)
                 time.sleep(TIMEOUT_SEC)
         server.clear()
@@ -354,13 +310,14 @@ def test_nothing_is_written_to_the_output_after_its_lease_is_lost(server, path, 
         assert threads.submit(writes_refused, output, str(tmp_path / "x")).result() == ["all"]
     assert {asked.method for asked in server.requests()} <= {"GET", "HEAD"}
     storage.write(elsewhere, b"2")
-    with Lease(path, TIMES_0):  # of another job, for this process
+    monkeypatch.setattr(leases, "_STALE_SEC", 0.0)
+    with output_lock(path):  # of another job, for this process
         assert writes_refused(output, str(tmp_path / "x")) == []
 
 
 def test_a_write_is_not_repeated_after_the_limit(server, path, monkeypatch):
     output = path.removesuffix("/.staging/lock")
-    with Lease(path):
+    with output_lock(path):
         now = [0.0, 1e9]  # the machine slept while the store was busy
         monkeypatch.setattr(leases, "_now", lambda: now.pop(0) if len(now) > 1 else now[0])
         server.fail(503, times=5, matching=WRITES[server.scheme])
@@ -373,10 +330,9 @@ def test_a_write_is_not_repeated_after_the_limit(server, path, monkeypatch):
 
 
 def test_requests_end_before_a_lease_expires():
-    renew_sec, stale_sec, give_up_sec = LeaseTimes()
     longest_sec = objects.CONNECT_SEC + objects.ANSWER_SEC
-    assert 2 * (renew_sec + objects.HASTY_SEC) < give_up_sec
-    assert give_up_sec + longest_sec < stale_sec
+    assert 2 * (leases._RENEW_SEC + objects.HASTY_SEC) < leases._GIVE_UP_SEC
+    assert leases._GIVE_UP_SEC + longest_sec < leases._STALE_SEC
 
 
 @given(changed({"host": socket.gethostname(), "pid": 1, "nonce": "0" * 32}))

@@ -33,7 +33,9 @@ def test_absolute_places_and_unknown_home_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert absolute_place("--input", "a/../b/") == os.path.join(tmp_path, "b")
     assert absolute_place("--input", "s3://bucket/a/../b/") == "s3://bucket/a/../b"
-    with pytest.raises(UserError, match="^--data received '~nobody-here/x', but .* no user"):
+    with pytest.raises(
+        UserError, match="^--data received '~nobody-here/x', but .* folder of nobody"
+    ):
         place("--data", "~nobody-here/x")
     (tmp_path / "~nobody-here").mkdir()
     assert place("--data", "~nobody-here/x") == "~nobody-here/x"
