@@ -3,14 +3,12 @@
 import concurrent.futures
 import contextlib
 import functools
-import itertools
 import json
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.connection import Connection
 from typing import IO, Any
 
 import numpy as np
@@ -20,7 +18,7 @@ from imageshards import storage
 from imageshards.errors import UserError
 from tests.support.cluster import free_addresses
 from tests.support.commands import wait_until
-from trainer.cluster import connection, hosts
+from trainer.cluster import hosts
 from trainer.cluster.hosts import EXIT_LOST, Ended, Hosts
 from trainer.cluster.rendezvous import Cluster, joined
 from trainer.training.checkpoint import Checkpoints, RunState
@@ -92,9 +90,9 @@ def test_an_error_on_one_host_ends_all_hosts_with_its_sentence(failing, error, c
 
 def die(hosts: Hosts) -> None:
     """Ends as a killed process does: nothing is said any more."""
-    hosts._left.set()
-    for link in hosts._links.values():
-        link.close()
+    hosts._ended.cancel()
+    for stream in hosts._peers.values():
+        stream.shutdown(socket.SHUT_RDWR)
     raise KeyboardInterrupt
 
 
@@ -108,11 +106,11 @@ def test_a_lost_host_ends_all_hosts(lost: int) -> None:
 
 @pytest.mark.parametrize(
     ("silent", "said"),
-    [(True, ["is lost"]), (False, ["did not answer for 3 s", "'step 7'", "cluster_timeout"])],
+    [(True, ["is lost"]), (False, ["did not end within 3 s", "(step 7)", "cluster_timeout"])],
 )
 def test_a_host_that_does_not_answer_is_named(silent, said, monkeypatch):
-    monkeypatch.setattr(connection, "LOST_AFTER_SEC", 0.5 if silent else 60.0)
-    monkeypatch.setattr(connection, "HEARTBEAT_SEC", 3600.0 if silent else 0.1)
+    monkeypatch.setattr(hosts, "LOST_AFTER_SEC", 0.5 if silent else 60.0)
+    monkeypatch.setattr(hosts, "HEARTBEAT_SEC", 3600.0 if silent else 0.1)
     over = threading.Event()
 
     def body(hosts: Hosts) -> None:
@@ -145,19 +143,13 @@ def test_a_sum_that_does_not_end_has_a_limit(stuck: int) -> None:
         assert isinstance(error, Ended) and "Step 3 did not end within 2 s" in str(error)
 
 
-def test_progress_of_a_host_extends_every_time_out(monkeypatch):
-    monkeypatch.setattr(connection, "HEARTBEAT_SEC", 0.1)
-
+def test_a_patient_wait_has_no_limit() -> None:
     def body(hosts: Hosts) -> Any:
-        with hosts.limited("Step 1"):  # as where its batch is the first to be copied
-            if hosts.index == 1:
-                # A count of its own: here all hosts are threads of one process.
-                hosts._links[0]._work = itertools.count().__next__
-                threading.Event().wait(4.5)
-            return hosts.gather("step 1", hosts.index)
+        if hosts.index == 1:
+            threading.Event().wait(4.5)  # as where only this host fills its cache
+        return hosts.gather("the reader", hosts.index, patient=True)
 
-    # The last one hears of it from the chief.
-    assert on_hosts(3, body, 3.0) == [[0, 1, 2]] * 3
+    assert on_hosts(3, body, 2.0) == [[0, 1, 2]] * 3
 
 
 def test_a_lost_host_does_not_cut_off_a_checkpoint(tmp_path, monkeypatch):
@@ -174,7 +166,7 @@ def test_a_lost_host_does_not_cut_off_a_checkpoint(tmp_path, monkeypatch):
         def slow(path: str) -> Iterator[IO[bytes]]:
             with plain(path) as file:
                 begun.set()
-                met._noticed.wait()
+                met._ended.result()
                 time.sleep(10 * hosts.GRACE_SEC)
                 yield file
 
@@ -193,14 +185,14 @@ def test_a_lost_host_does_not_cut_off_a_checkpoint(tmp_path, monkeypatch):
 
 
 def test_a_host_that_ends_slowly_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    send = Hosts._send
+    leave = Hosts.leave
 
-    def slowly(self: Hosts, number: int, name: str, value: bytes) -> None:
-        send(self, number, name, value)
-        if self.is_chief and name == "end":
-            time.sleep(0.2)  # the first of the others has gone before the last is told
+    def slowly(self: Hosts, error: BaseException | None) -> None:
+        if self.is_chief:
+            time.sleep(0.5)  # the others have gone before
+        leave(self, error)
 
-    monkeypatch.setattr(Hosts, "_send", slowly)
+    monkeypatch.setattr(Hosts, "leave", slowly)
     assert on_hosts(4, lambda hosts: hosts.index) == [0, 1, 2, 3]
 
 
@@ -241,16 +233,16 @@ def test_a_port_in_use_is_an_error(index: int) -> None:
 
 @pytest.mark.parametrize(
     ("indices", "problem"),
-    [([1, 1], "two processes"), ([3], "the task index 3"), ([0], "the task index 0")],
+    [([1, 1], "the task index 1"), ([3], "the task index 3"), ([0], "the task index 0")],
 )
 def test_a_wrong_index_ends_all_hosts(indices: list[int], problem: str) -> None:
     addresses = free_addresses(3)
 
     def others() -> Any:
         with _caller(addresses) as stranger:
-            os.write(stranger.fileno(), b"GET / HTTP/1.1\r\n\r\n")
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         callers = [_caller(addresses, index=index) for index in indices]
-        return [one.recv_bytes().decode() for one in callers]
+        return [json.loads(one.makefile().readline())["problem"] for one in callers]
 
     chief, told = at_once(lambda: one_host(addresses, 0), others)
     assert isinstance(chief, UserError) and problem in str(chief) and {*told} == {str(chief)}
@@ -264,7 +256,7 @@ def test_a_malformed_greeting_is_ignored() -> None:
         wrong = (greeting % index for index in ("true", "1.0", "1e999", "[" * 100_000))
         for hello in ('{"imageshards": 1}', *wrong):
             with _caller(addresses) as stranger:
-                stranger.send_bytes(hello.encode())
+                stranger.sendall(hello.encode() + b"\n")
         return one_host(addresses, 1, body=lambda hosts: hosts.gather("value", 1))
 
     run = functools.partial(one_host, body=lambda hosts: hosts.gather("value", 0))
@@ -282,7 +274,7 @@ def test_a_restarted_host_takes_its_old_place() -> None:
     assert at_once(lambda: run(0), killed_and_again) == [[0] * 3, [[0] * 3] * 2]
 
 
-def _caller(addresses: Sequence[str], **hello: int) -> Connection:
+def _caller(addresses: Sequence[str], **hello: int) -> socket.socket:
     """A connection to the chief, which has said `hello` if there is something to say."""
     address, streams = ("localhost", int(addresses[0].rpartition(":")[2])), []
 
@@ -292,10 +284,9 @@ def _caller(addresses: Sequence[str], **hello: int) -> Connection:
         return bool(streams)
 
     wait_until(connects)
-    made = Connection(streams[0].detach())
     if hello:
-        made.send_bytes(json.dumps({"imageshards": addresses, **hello}).encode())
-    return made
+        streams[0].sendall(json.dumps({"imageshards": addresses, **hello}).encode() + b"\n")
+    return streams[0]
 
 
 def test_hosts_of_two_clusters_are_refused() -> None:
