@@ -27,7 +27,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from imageshards.errors import Arg, UserError
-from trainer.cluster.tensorflow_internals import abort_sums
 
 HEARTBEAT_SEC = 1.0
 # A host that has sent nothing for this time is lost: it has no power or network, or is stopped.
@@ -35,19 +34,15 @@ LOST_AFTER_SEC = 60.0
 # The main thread has this time to end by itself. It may hang in a sum that another host will never
 # join, so after this time the process ends.
 GRACE_SEC = 20.0
-# A process that must end waits this long for the checkpoint that it writes.
-WRITE_SEC = 600.0
 EXIT_LOST = 1
 
 _T = TypeVar("_T")
-# A name with the value of a host, or of every host.
-_Message = tuple[str, list[bytes]]
 _ALIVE = b"\n"
 _PIECE_BYTES = 2**20
 # The name of the end of a run, whose values are an exit code and a sentence.
 _FAILED = "failed"
 # The name of a run's last value: a host that has sent it may close its connection.
-_LAST = "end"
+LAST = "end"
 # TensorFlow's errors that come from another host or from the network.
 _FROM_OTHERS = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
 
@@ -68,9 +63,9 @@ class Hosts:
     """The connections of this host to the hosts of its run; without peers a single machine.
 
     All hosts must call `gather`, and what calls it, with a `name` in the same order, from their
-    main threads. A thread for each connection receives, so the end of another host wakes the main
-    thread, and aborts the sum in which the main thread may wait. One more thread sends, so that no
-    signal interrupts a message half-way, and watches the time.
+    main threads. A thread for each connection receives, so that the end of another host wakes the
+    main thread. One more thread sends, so that no signal interrupts a message half-way, and watches
+    the time.
 
     Args:
         addresses, index: The hosts, the chief first, and the place of this host among them.
@@ -78,6 +73,8 @@ class Hosts:
         timeout_sec: The time that this host waits for a value or a sum.
 
     Attributes:
+        count: The number of hosts.
+        is_chief: Whether this host writes the run's output and prints.
         writing: A lock that the thread that writes a checkpoint holds, so that the process does not
             end in the middle of a checkpoint.
     """
@@ -90,15 +87,14 @@ class Hosts:
         timeout_sec: float = 600.0,
     ) -> None:
         self.addresses, self.index, self._peers = tuple(addresses), index, dict(peers or {})
-        self.timeout_sec = timeout_sec
+        self.count, self.is_chief, self.timeout_sec = len(addresses), index == 0, timeout_sec
         self.writing = threading.Lock()
         # The end of the run by another host. After `leave` a closed connection is no error.
         self._ended: Future[Ended] = Future()
         self._limit: tuple[float, str] | None = None
         self._outbox: queue.Queue[bytes | None] = queue.Queue()
-        # Each inbox holds the messages of a peer; None wakes the main thread at the end.
-        self._inbox: dict[int, queue.SimpleQueue[_Message | None]]
-        self._inbox = {number: queue.SimpleQueue() for number in sorted(self._peers)}
+        # The messages of each peer, a name and values; None wakes the main thread at the end.
+        self._inbox: dict[int, Any] = {number: queue.SimpleQueue() for number in self._peers}
         self._sender = threading.Thread(target=self._send_all, daemon=True)
         if self._peers:
             self._sender.start()
@@ -107,16 +103,6 @@ class Hosts:
             # Messages are small and awaited, so none may wait for more data to send.
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             threading.Thread(target=self._receive_all, args=[number, stream], daemon=True).start()
-
-    @property
-    def count(self) -> int:
-        """The number of hosts."""
-        return len(self.addresses)
-
-    @property
-    def is_chief(self) -> bool:
-        """Whether this host writes the run's output and prints."""
-        return self.index == 0
 
     def gather(self, name: str, value: _T, patient: bool = False) -> list[_T]:
         """Returns on all hosts the JSON values of all hosts, in the order of the hosts.
@@ -177,17 +163,13 @@ class Hosts:
         finally:
             self._limit = before
 
-    def wait_for_end(self) -> None:
-        """Waits until all hosts have ended, after a run without an error on this host."""
-        self.gather(_LAST, None, patient=True)
-
     def leave(self, error: BaseException | None) -> None:
         """Ends the connections; an error of this host ends the run on all hosts."""
         # This fails if another host has ended the run already.
         if self._ended.cancel() and error is not None:
             # The errors of signals and of other hosts bring their exit codes.
             code = getattr(error, "exit_code", 2 if isinstance(error, UserError) else EXIT_LOST)
-            self._say_end(code, str(error) if _has_sentence(error) else _named(error))
+            self._say_end(code, _sentence(error))
         self._outbox.put(None)
         self._sender.join(LOST_AFTER_SEC)
         for stream in self._peers.values():
@@ -197,18 +179,18 @@ class Hosts:
 
     def explain(self, error: BaseException) -> BaseException:
         """Returns the cause of an error: the loss of a host, or the error itself."""
-        if _has_sentence(error) or not isinstance(error, Exception):
+        if isinstance(error, UserError) or hasattr(error, "exit_code"):
             return error
+        is_of_others = type(error).__name__ in _FROM_OTHERS
         # TensorFlow may notice a broken connection before the threads here do.
-        if type(error).__module__.startswith("tensorflow"):
-            concurrent.futures.wait([self._ended], 5 * HEARTBEAT_SEC)
-        if self._ended.done():
+        concurrent.futures.wait([self._ended], 5 * HEARTBEAT_SEC if is_of_others else 0)
+        if isinstance(error, Exception) and self._ended.done():
             return self._ended.result()
-        if type(error).__name__ not in _FROM_OTHERS:
+        if not is_of_others:
             return error
         return Ended(
             f"TensorFlow on {self.addresses[self.index]} does not reach another host "
-            f"({_named(error)}); expected that every host resolves and reaches all of "
+            f"({_sentence(error)}); expected that every host resolves and reaches all of "
             f"{', '.join(self.addresses)}: check names and firewalls, then run the same "
             "command on all hosts again."
         )
@@ -221,7 +203,7 @@ class Hosts:
             self._outbox.put(_message(name, value))
             return self._take(0, name, patient)
         values = [value]
-        for number in self._inbox:
+        for number in sorted(self._inbox):
             values += self._take(number, name, patient)
         self._outbox.put(_message(name, *values))
         # TensorFlow may hold the interpreter's lock next, which would stop the sending thread.
@@ -265,8 +247,9 @@ class Hosts:
 
     def _receive_all(self, number: int, stream: socket.socket) -> None:
         name = ""
-        # A silent peer raises a TimeoutError, and half of a message a ValueError.
-        with contextlib.suppress(OSError, ValueError), stream, stream.makefile("rb") as lines:
+        # A silent peer raises a TimeoutError, and half of a message a ValueError or TypeError.
+        broken = contextlib.suppress(OSError, ValueError, TypeError)
+        with broken, stream, stream.makefile("rb") as lines:
             for line in lines:
                 if line == _ALIVE:
                     continue
@@ -277,54 +260,49 @@ class Hosts:
                 if name == _FAILED:
                     # The chief forwards the end of a host, so only the chief names the host.
                     origin = f"host {self.addresses[number]}: " if self.is_chief else ""
-                    self._end(Ended(origin + values[1].decode(), int(values[0])))
+                    self._end(origin + values[1].decode(), int(values[0]))
                 self._inbox[number].put((name, values))
-        if name != _LAST:
-            self._end(self._lost(number))
+        if name != LAST:
+            self._end(
+                f"host {self.addresses[number]} is lost: its process was killed, or its machine or "
+                "network failed; run the same command on all hosts again to resume from the last "
+                "checkpoint."
+            )
 
     def _watch(self) -> None:
         """Ends the run when a `limited` block takes too long."""
         limit = self._limit
         if limit is not None and time.monotonic() > limit[0] + self.timeout_sec:
-            problem = (
+            self._end(
                 f"{limit[1]} did not end within {self.timeout_sec:g} s on "
                 f"{self.addresses[self.index]}: another host or the network hangs; check both, or "
                 f"raise {Arg('cluster_timeout')}, and run the same command on all hosts again."
             )
-            self._end(Ended(problem))
 
-    def _end(self, ended: Ended) -> None:
+    def _end(self, message: str, exit_code: int = EXIT_LOST) -> None:
         """Makes the main thread end wherever it waits, and tells the peers."""
         try:
-            self._ended.set_result(ended)
+            self._ended.set_result(Ended(message, exit_code))
         except InvalidStateError:
             return  # another thread, or `leave`, was first
-        self._say_end(ended.exit_code, str(ended))
-        # The main thread may wait for a value, or in a sum of TensorFlow.
+        self._say_end(exit_code, message)
+        # The main thread may wait for a value. A sum of TensorFlow ends when a process of it ends.
         for inbox in self._inbox.values():
             inbox.put(None)
-        threading.Thread(target=self._exit, args=[ended], daemon=True).start()
+        threading.Thread(target=self._exit, args=[message, exit_code], daemon=True).start()
 
-    def _exit(self, ended: Ended) -> None:
-        """Ends a sum of the main thread, and the process if the main thread does not end it."""
-        abort_sums(str(ended))
+    def _exit(self, message: str, exit_code: int) -> None:
+        """Ends the process if the main thread does not end it."""
         self._sender.join(GRACE_SEC)
         # Without the checkpoint in progress, all work since the previous one would be lost.
         if self._sender.is_alive():
-            self.writing.acquire(timeout=WRITE_SEC)
+            self.writing.acquire()
         if self._sender.is_alive():
-            print(f"imageshards train: {ended}", file=sys.stderr, flush=True)
-            os._exit(ended.exit_code)
+            print(f"imageshards train: {message}", file=sys.stderr, flush=True)
+            os._exit(exit_code)
 
     def _say_end(self, exit_code: int, sentence: str) -> None:
         self._outbox.put(_message(_FAILED, str(exit_code).encode(), sentence.encode()))
-
-    def _lost(self, number: int) -> Ended:
-        return Ended(
-            f"host {self.addresses[number]} is lost: its process was killed, or its machine or "
-            "network failed; run the same command on all hosts again to resume from the last "
-            "checkpoint."
-        )
 
 
 ONE_HOST = Hosts()
@@ -335,10 +313,7 @@ def _message(name: str, *values: bytes) -> bytes:
     return b"\n".join([json.dumps([name, [*map(len, values)]]).encode(), b"".join(values)])
 
 
-def _has_sentence(error: BaseException) -> bool:
-    return isinstance(error, UserError) or hasattr(error, "exit_code")
-
-
-def _named(error: BaseException) -> str:
-    text = str(error)
-    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
+def _sentence(error: BaseException) -> str:
+    if isinstance(error, UserError) or hasattr(error, "exit_code"):
+        return str(error)
+    return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])

@@ -19,7 +19,7 @@ import msgspec
 
 from imageshards.errors import Arg, UserError
 from imageshards.typed import decode
-from trainer.cluster.hosts import ONE_HOST, Ended, Hosts
+from trainer.cluster.hosts import LAST, ONE_HOST, Ended, Hosts
 from trainer.cluster.tensorflow_internals import slurm_hosts
 
 _EXAMPLE = '{"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 0}}'
@@ -98,10 +98,9 @@ def _of_tf_config(environ: Mapping[str, str]) -> Cluster:
         index += len(chiefs) if kind == "worker" else 0
         return Cluster((*chiefs, *jobs.get("worker", [])), index)
     except ValueError as e:
-        shown = text if len(text) <= 200 else f"{text[:200]}…"
         raise UserError(
             argument="TF_CONFIG",
-            received=f"{shown!r} ({e})",
+            received=f"{text[:200]!r} ({e})",
             expected=f"for example {_EXAMPLE}",
         ) from e
 
@@ -110,11 +109,9 @@ def _of_slurm(environ: Mapping[str, str], port: int) -> Cluster:
     nodes, tasks, rank = given = [environ.get(name, "") for name in _SLURM]
     try:
         hosts = slurm_hosts(nodes, tasks)
-        most = max(count for _, count in hosts)
-        if port + most > 2**16:
-            raise ValueError(f"the port {port} leaves no ports for {most} processes")
-        addresses = tuple(f"{host}:{port + i}" for host, count in hosts for i in range(count))
-        return Cluster(addresses, int(rank))
+        # No address may have a port above 65535, whatever number Slurm's variable has.
+        ports = [(host, port + i) for host, count in hosts for i in range(min(count, 2**16))]
+        return Cluster(tuple(f"{host}:{number}" for host, number in ports), int(rank))
     except (ValueError, IndexError) as e:
         variables = ", ".join(f"{n}={value}" for n, value in zip(_SLURM, given, strict=True))
         raise UserError(
@@ -123,19 +120,6 @@ def _of_slurm(environ: Mapping[str, str], port: int) -> Cluster:
             expected="what srun sets, with --distribution=block",
             remedy="srun imageshards train --cluster slurm …",
         ) from e
-
-
-class _Greeting(msgspec.Struct):
-    """The first message of a host, and the answer of the chief.
-
-    Attributes:
-        imageshards, index: The addresses that the host knows, and its place among them.
-        problem: Why the chief ends the run; empty if all hosts have connected.
-    """
-
-    imageshards: tuple[str, ...]
-    index: int
-    problem: str = ""
 
 
 @contextlib.contextmanager
@@ -157,13 +141,13 @@ def joined(cluster: Cluster | None, timeout_sec: float) -> Iterator[Hosts]:
     with _take_port(cluster.addresses[cluster.index]) as listener:
         if cluster.index == 0:
             peers = _await_others(listener, cluster, timeout_sec)
-    if cluster.index != 0:
-        peers = {0: _call_chief(cluster, timeout_sec)}
+        else:
+            peers = {0: _call_chief(cluster, timeout_sec)}
     hosts = Hosts(cluster.addresses, cluster.index, peers, timeout_sec)
     error: BaseException | None = None
     try:
         yield hosts
-        hosts.wait_for_end()
+        hosts.gather(LAST, None, patient=True)
     except BaseException as e:
         error = hosts.explain(e)
         if error is e:
@@ -179,7 +163,7 @@ def _take_port(address: str) -> socket.socket:
     dual = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual else socket.AF_INET
     try:
-        return socket.create_server(("", port), family=family, dualstack_ipv6=dual, backlog=128)
+        return socket.create_server(("", port), family=family, dualstack_ipv6=dual)
     except OSError as e:
         raise UserError(
             argument="cluster",
@@ -194,7 +178,7 @@ def _take_port(address: str) -> socket.socket:
 def _await_others(
     listener: socket.socket, cluster: Cluster, timeout_sec: float
 ) -> dict[int, socket.socket]:
-    """Returns the connections to all hosts by index. An error here is sent to the hosts, too."""
+    """Returns the connections to all hosts by index, after an answer to them: "" or an error."""
     deadline_sec = time.monotonic() + timeout_sec
     addresses, peers = cluster.addresses, dict[int, socket.socket]()
     try:
@@ -209,28 +193,27 @@ def _await_others(
             listener.settimeout(left_sec)
             try:
                 stream, _ = listener.accept()
-                hello = _heard(stream, _HELLO_SEC)
+                theirs = decode(_heard(stream, _HELLO_SEC), Cluster)
             except (OSError, ValueError):
                 continue  # the time is over, or a stranger has connected, such as a port scanner
             # A host sends nothing while it waits, so a readable connection is a closed one. The
             # host may start again and take its old place.
             closed = wait(peers.values(), 0)
             peers = {number: peer for number, peer in peers.items() if peer not in closed}
-            others = {*range(1, len(addresses))} - peers.keys()
-            if hello.imageshards != addresses or hello.index not in others:
+            if theirs.addresses != addresses or theirs.index in {0, *peers}:
                 peers[-1] = stream
                 raise UserError(
                     argument="cluster",
-                    received=f"a process with the task index {hello.index} and the addresses "
-                    f"{', '.join(hello.imageshards)}",
+                    received=f"a process with the task index {theirs.index} and the addresses "
+                    f"{', '.join(theirs.addresses)}",
                     expected=f"one process for each index of the addresses {', '.join(addresses)}, "
                     "of which this process has the index 0",
                 )
-            peers[hello.index] = stream
+            peers[theirs.index] = stream
     except UserError as e:
-        _say(_Greeting(addresses, 0, str(e)), *peers.values())
+        _say(str(e), *peers.values())
         raise
-    _say(_Greeting(addresses, 0), *peers.values())
+    _say("", *peers.values())
     return peers
 
 
@@ -243,9 +226,9 @@ def _call_chief(cluster: Cluster, timeout_sec: float) -> socket.socket:
         try:
             # An IPv6 address has brackets before its port.
             stream = socket.create_connection((name.strip("[]"), int(port)), timeout=5.0)
-            _say(_Greeting(cluster.addresses, cluster.index), stream)
+            _say(cluster, stream)
             # The chief's time begins when it starts, maybe later; it gives up first, with a reason.
-            problem = _heard(stream, timeout_sec + 5.0).problem
+            problem = decode(_heard(stream, timeout_sec + 5.0), str)
         except (OSError, ValueError) as e:
             # The chief ended while it waited, or TensorFlow of an earlier run still listens.
             reason = getattr(e, "strerror", None) or str(e)
@@ -262,19 +245,15 @@ def _call_chief(cluster: Cluster, timeout_sec: float) -> socket.socket:
     )
 
 
-def _say(greeting: _Greeting, *streams: socket.socket) -> None:
+def _say(said: Cluster | str, *streams: socket.socket) -> None:
     for stream in streams:
         with contextlib.suppress(OSError):
-            stream.sendall(msgspec.json.encode(greeting) + b"\n")
+            stream.sendall(msgspec.json.encode(said) + b"\n")
 
 
-def _heard(stream: socket.socket, timeout_sec: float) -> _Greeting:
-    """Returns the greeting of the other side; hangs up after an error."""
+def _heard(stream: socket.socket, timeout_sec: float) -> bytes:
+    """Returns the first line that the other side says."""
     stream.settimeout(timeout_sec)
-    try:
-        # Without a buffer, the messages that follow stay in the connection.
-        with stream.makefile("rb", buffering=0) as lines:
-            return decode(lines.readline(_MAX_BYTES), _Greeting)
-    except (OSError, ValueError):
-        stream.close()
-        raise
+    # Without a buffer, the messages that follow stay in the connection.
+    with stream.makefile("rb", buffering=0) as lines:
+        return lines.readline(_MAX_BYTES)

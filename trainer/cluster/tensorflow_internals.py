@@ -2,20 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-
-
-def abort_sums(message: str) -> None:
-    """Ends the sum over hosts in which another thread of this process may wait."""
-    # Before the import of TensorFlow there is no sum.
-    if "tensorflow" in sys.modules:
-        from tensorflow.python.eager import context
-
-        with contextlib.suppress(Exception):  # There may be no sum, or no context yet.
-            # 14 is the code UNAVAILABLE.
-            context.context().abort_collective_ops(14, message)
-
 
 def limit_start(hosts: int, timeout_sec: float) -> None:
     """Sets the time that TensorFlow on this host waits for the other hosts when it starts."""

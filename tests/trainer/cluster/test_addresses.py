@@ -71,7 +71,7 @@ def test_an_invalid_tf_config_is_one_sentence(environ: dict[str, str], problem: 
         ({}, "SLURM_STEP_NODELIST"),
         (_slurm("a", "1", 1), "the task 1 of 1 hosts"),
         (_slurm("a,a", "1(x2)", 0), "an address twice"),
-        (_slurm("a", "9" * 12, 0), "leaves no ports for 999999999999 processes"),
+        (_slurm("a", "9" * 12, 0), "the address 'a:65536'"),
         (_slurm("a,b", "1", 0), "SLURM_STEP_TASKS_PER_NODE=1"),
         (_slurm("a", "many", 0), "SLURM_STEP_TASKS_PER_NODE=many"),
     ],

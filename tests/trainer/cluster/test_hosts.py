@@ -231,30 +231,28 @@ def test_a_port_in_use_is_an_error(index: int) -> None:
     assert isinstance(error, UserError) and "cannot be used" in str(error)
 
 
-@pytest.mark.parametrize(
-    ("indices", "problem"),
-    [([1, 1], "the task index 1"), ([3], "the task index 3"), ([0], "the task index 0")],
-)
-def test_a_wrong_index_ends_all_hosts(indices: list[int], problem: str) -> None:
+@pytest.mark.parametrize("indices", [[1, 1], [0]])
+def test_a_wrong_index_ends_all_hosts(indices: list[int]) -> None:
     addresses = free_addresses(3)
 
     def others() -> Any:
         with _caller(addresses) as stranger:
             stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         callers = [_caller(addresses, index=index) for index in indices]
-        return [json.loads(one.makefile().readline())["problem"] for one in callers]
+        return [json.loads(one.makefile().readline()) for one in callers]
 
     chief, told = at_once(lambda: one_host(addresses, 0), others)
-    assert isinstance(chief, UserError) and problem in str(chief) and {*told} == {str(chief)}
+    assert isinstance(chief, UserError) and f"the task index {indices[0]}" in str(chief)
+    assert {*told} == {str(chief)}
 
 
 def test_a_malformed_greeting_is_ignored() -> None:
     addresses = free_addresses(2)
 
     def others() -> Any:
-        greeting = f'{{"imageshards": {json.dumps(addresses)}, "index": %s}}'
+        greeting = f'{{"addresses": {json.dumps(addresses)}, "index": %s}}'
         wrong = (greeting % index for index in ("true", "1.0", "1e999", "[" * 100_000))
-        for hello in ('{"imageshards": 1}', *wrong):
+        for hello in ('{"addresses": 1}', *wrong):
             with _caller(addresses) as stranger:
                 stranger.sendall(hello.encode() + b"\n")
         return one_host(addresses, 1, body=lambda hosts: hosts.gather("value", 1))
@@ -285,7 +283,7 @@ def _caller(addresses: Sequence[str], **hello: int) -> socket.socket:
 
     wait_until(connects)
     if hello:
-        streams[0].sendall(json.dumps({"imageshards": addresses, **hello}).encode() + b"\n")
+        streams[0].sendall(json.dumps({"addresses": addresses, **hello}).encode() + b"\n")
     return streams[0]
 
 
