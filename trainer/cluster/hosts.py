@@ -113,12 +113,23 @@ class Hosts:
         Raises:
             Ended: A host does not answer.
         """
-        found = self._exchange(name, json.dumps(value).encode(), patient)
+        found = self.exchange(name, json.dumps(value).encode(), patient)
         return [json.loads(one) for one in found]
 
-    def share(self, name: str, make: Callable[[], bytes]) -> bytes:
-        """Returns on all hosts the value that `make` returns on the chief."""
-        return self._exchange(name, make() if self.is_chief else b"")[0]
+    def exchange(self, name: str, value: bytes, patient: bool = False) -> list[bytes]:
+        """Returns on all hosts the bytes of all hosts, as `gather` does for JSON values."""
+        if self.count == 1:
+            return [value]
+        if not self.is_chief:
+            self._outbox.put(_message(name, value))
+            return self._take(0, name, patient)
+        values = [value]
+        for number in sorted(self._inbox):
+            values += self._take(number, name, patient)
+        self._outbox.put(_message(name, *values))
+        # TensorFlow may hold the interpreter's lock next, which would stop the sending thread.
+        self._outbox.join()
+        return values
 
     def concatenate(
         self,
@@ -134,7 +145,7 @@ class Hosts:
             return dict(arrays)
         file = io.BytesIO()
         np.savez(file, **dict[str, Any](arrays))
-        found = self._exchange(name, file.getvalue())
+        found = self.exchange(name, file.getvalue())
         parts = [np.load(io.BytesIO(one), allow_pickle=False) for one in found]
         return {each: join([part[each] for part in parts]) for each in arrays}
 
@@ -189,26 +200,10 @@ class Hosts:
         if not is_of_others:
             return error
         return Ended(
-            f"TensorFlow on {self.addresses[self.index]} does not reach another host "
-            f"({_sentence(error)}); expected that every host resolves and reaches all of "
-            f"{', '.join(self.addresses)}: check names and firewalls, then run the same "
-            "command on all hosts again."
+            f"TensorFlow on {self.addresses[self.index]} does not reach another host of "
+            f"{', '.join(self.addresses)} ({_sentence(error)}); check names and firewalls, and run "
+            "the same command on all hosts again."
         )
-
-    def _exchange(self, name: str, value: bytes, patient: bool = False) -> list[bytes]:
-        """Returns on all hosts the values of all hosts."""
-        if self.count == 1:
-            return [value]
-        if not self.is_chief:
-            self._outbox.put(_message(name, value))
-            return self._take(0, name, patient)
-        values = [value]
-        for number in sorted(self._inbox):
-            values += self._take(number, name, patient)
-        self._outbox.put(_message(name, *values))
-        # TensorFlow may hold the interpreter's lock next, which would stop the sending thread.
-        self._outbox.join()
-        return values
 
     def _take(self, number: int, name: str, patient: bool) -> list[bytes]:
         """Returns the next values of a peer, which must have this name."""

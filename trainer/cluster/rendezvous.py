@@ -169,9 +169,7 @@ def _take_port(address: str) -> socket.socket:
             argument="cluster",
             received=f"{address} for this host, whose port {port} cannot be used ({e.strerror})",
             expected="a free port",
-            remedy="end the process that has the port, or give another port (TF_CONFIG, or "
-            + Arg("cluster_port")
-            + " under Slurm)",
+            remedy="end the process that has it, or change TF_CONFIG or " + Arg("cluster_port"),
         ) from e
 
 

@@ -59,12 +59,12 @@ def test_all_hosts_get_the_values_of_all_hosts_in_order() -> None:
         }
         whole = hosts.concatenate("arrays", arrays)
         whole |= hosts.concatenate("sums", {"sum": arrays["b"]}, lambda parts: np.sum(parts, 0))
-        shared = hosts.share("one", lambda: b"of %d" % hosts.index)
+        shared = hosts.exchange("bytes", b"of %d" % hosts.index)
         listed = {name: array.tolist() for name, array in whole.items()}
-        return hosts.gather("value", [hosts.index]), shared, listed
+        return hosts.gather("value", [hosts.index]), b"\n".join(shared), listed
 
     whole = {"a": [0, 0, 1, 0, 1, 2], "b": [[0, 0], [1, 1], [2, 2]], "sum": [[3, 3]]}
-    assert on_hosts(3, body) == [([[0], [1], [2]], b"of 0", whole)] * 3
+    assert on_hosts(3, body) == [([[0], [1], [2]], b"of 0\nof 1\nof 2", whole)] * 3
 
 
 @pytest.mark.parametrize("failing", [0, 2])
@@ -205,8 +205,8 @@ def test_a_network_error_of_tensorflow_becomes_a_sentence() -> None:
         at_a_step(hosts)
 
     for error in on_hosts(2, body):
-        assert isinstance(error, Ended) and "names and firewalls" in str(error)
-        assert "does not reach another host (UnavailableError: no route)" in str(error)
+        assert isinstance(error, Ended) and "(UnavailableError: no route)" in str(error)
+        assert "does not reach another host of" in str(error)
 
 
 def test_missing_hosts_and_hosts_at_different_steps_are_named() -> None:
