@@ -73,7 +73,7 @@ def find_cluster(kind: str, port: int, environ: Mapping[str, str] = os.environ) 
 
 class _Task(msgspec.Struct):
     type: str
-    index: int
+    index: int | str
 
 
 class _TfConfig(msgspec.Struct):
@@ -90,7 +90,7 @@ def _of_tf_config(environ: Mapping[str, str]) -> Cluster:
         jobs = {job: addresses for job, addresses in found.cluster.items() if addresses}
         if others := jobs.keys() - {"chief", "worker"}:
             raise ValueError(f"a job {min(others)!r}, where only chief and worker train")
-        kind, index = found.task.type, found.task.index
+        kind, index = found.task.type, int(found.task.index)
         if not 0 <= index < len(jobs.get(kind, [])):
             raise ValueError(f"the {kind} {index} of {len(jobs.get(kind, []))}")
         chiefs = jobs.get("chief", [])

@@ -22,7 +22,7 @@ HOSTS = {
     "workers": (_config({"worker": ["a:1", "b:2", "c:3"]}, "worker", 1), ABC, 1),
     "one": (_config({"worker": ["a:1"]}, "worker", 0), ("a:1",), 0),
     "chief": (_config({"worker": ["b:2", "c:3"], "chief": ["a:1"]}, "chief", 0), ABC, 0),
-    "after a chief": (_config({"chief": ["a:1"], "worker": ["b:2", "c:3"]}, "worker", 1), ABC, 2),
+    "after a chief": (_config({"chief": ["a:1"], "worker": ["b:2", "c:3"]}, "worker", "1"), ABC, 2),
     "IPv6": (_config({"worker": ["[::1]:1", "[::1]:2"], "ps": []}, "worker", 1),
              ("[::1]:1", "[::1]:2"), 1),
     "Slurm": (_slurm("gpu[1-2]", "1(x2)", 1), ("gpu1:9", "gpu2:9"), 1),
@@ -49,8 +49,9 @@ def test_a_scheduler_names_the_hosts(environ, addresses, index):
         (_config({"worker": ["a:1"]}, "worker", 1), "(the worker 1 of 1)"),
         # That would be the other job's host.
         (_config({"chief": ["a:1"], "worker": ["b:1"]}, "worker", -1), "(the worker -1 of 1)"),
-        *((_config({"worker": ["a:1", "b:1"]}, "worker", index), "task.index: expected `int`")
-          for index in (0.5, True, "1")),
+        *((_config({"worker": ["a:1", "b:1"]}, "worker", index), "task.index: expected `int | str`")
+          for index in (0.5, True)),
+        (_config({"worker": ["a:1"]}, "worker", "x"), "invalid literal"),
         (_config({"worker": ["a:1"], "ps": ["b:1"]}, "worker", 0), "a job 'ps'"),
         (_config({"worker": ["a:1"]}, "chief", 0), "the chief 0 of 0"),
         *((_config({"worker": [address]}, "worker", 0), f"the address {address!r}")
