@@ -308,7 +308,7 @@ class RunConfig:
         "with --cluster slurm: port of the first process on each host",
         least=1, most=2**16 - 1)] = 2222
     cluster_timeout: Annotated[int, _hosts(
-        "seconds that a host may take to connect, or stay silent while all other hosts wait",
+        "seconds that a host may take to connect, or let all other hosts wait at a step",
         least=1, most=7 * 24 * 3600, metavar="SEC")] = 600
     checkpoint_steps: Annotated[int, _output(
         "steps between two checkpoints; the end of every epoch also writes a checkpoint",

@@ -12,7 +12,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.cluster.connection import note_work
 from trainer.dataset.batch import Batch, Specs, Tensors, input_of
 from trainer.models.keras_internals import adapt_to_replicas, layers_of, optimizers_of
 
@@ -132,13 +131,10 @@ class Execution:
         if self._call is not None:
             self._halves.assign(0)
             with reading(self._halves):
-                logs = self._call(batches, tf.constant(steps, tf.int64))
-            note_work()
-            return logs
+                return self._call(batches, tf.constant(steps, tf.int64))
         with reading():
             batch = next(batches)
         self.fetch_sec = begun_sec, time.perf_counter()
-        note_work()
         return self._step(batch)
 
     def _take(self, batches: Batches, steps: tf.Tensor) -> dict[str, tf.Tensor]:

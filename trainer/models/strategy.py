@@ -11,11 +11,10 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
-from tensorflow.python.eager import context
 
 from imageshards.errors import Arg, UserError
 from trainer.cluster.hosts import ONE_HOST, Hosts
+from trainer.cluster.tensorflow_internals import limit_start
 from trainer.config import refuse_uneven
 from trainer.models.keras_internals import layers_of, seed_generators
 
@@ -248,14 +247,7 @@ def _multi_worker(count: int, gpus: int, hosts: Hosts) -> tf.distribute.Strategy
         num_accelerators={"GPU": count if gpus else 0},
         rpc_layer="grpc",
     )
-    # While TensorFlow waits for the other hosts, no Python thread runs, so our threads cannot watch
-    # them. This private call is the only way to set TensorFlow's own timeout.
-    context.context().configure_coordination_service(
-        service_type="standalone",
-        service_leader="/job:worker/replica:0/task:0",
-        cluster_register_timeout_in_ms=1000 * int(hosts.timeout_sec),
-        coordinated_jobs=[CoordinatedJob(name="worker", num_tasks=hosts.count)],
-    )
+    limit_start(hosts.count, hosts.timeout_sec)
     # The port that this opens was free when the hosts met.
     return tf.distribute.MultiWorkerMirroredStrategy(resolver)
 

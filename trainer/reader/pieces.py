@@ -9,7 +9,6 @@ import numpy as np
 
 from imageshards import storage
 from imageshards.tfrecord import RecordError, record_in, split_records
-from trainer.cluster.connection import note_work
 from trainer.dataset.pieces import shard_sizes
 from trainer.dataset.subset import Subset
 
@@ -59,7 +58,6 @@ class PieceReader:
     def _bytes(self, path: str, begin: int, end: int) -> bytes:
         """Returns bytes of a file; none if the file is missing."""
         for attempt in range(ATTEMPTS):
-            note_work()  # repeated attempts must not look like a lost host
             try:
                 return storage.read_range(path, begin, end)
             except FileNotFoundError:

@@ -37,7 +37,6 @@ from imageshards.storage.concurrency import map_concurrently
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError
 from trainer.augment.decode import Rows, batch_pictures
-from trainer.cluster.connection import note_work
 from trainer.dataset.spec import ReadOptions
 from trainer.dataset.subset import Subset
 from trainer.reader.read_ahead import READ_AHEAD_THREADS, Piece, Source
@@ -169,7 +168,6 @@ def _held(folder: str) -> Iterator[None]:
                 if not waiting:
                     print(f"waiting: another process fills {folder}", file=sys.stderr)
                 waiting = True
-                note_work()  # a host that waits must not look like a lost host
                 time.sleep(_WAIT_SEC)
         yield
 
@@ -257,7 +255,6 @@ def _piece_decoder(subset: Subset, path: str) -> Callable[[tuple[int, Piece]], P
         return pixels.numpy(), [rest for _, rest in parts]
 
     def decode(numbered: tuple[int, Piece]) -> Piece:
-        note_work()
         piece, records = numbered
         first = int(pieces.first[piece])
         found: list[bytes | RecordError] = []

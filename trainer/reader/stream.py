@@ -8,7 +8,6 @@ from typing import Any
 import tensorflow as tf
 
 from imageshards.errors import UserError
-from trainer.cluster.connection import note_work
 from trainer.dataset.batch import Batch, ReplicaSlices
 from trainer.models.step import ReadError, reading
 from trainer.models.strategy import to_device
@@ -115,6 +114,4 @@ def distributed(
 def next_batch(iterator: Iterator[Any]) -> Any:
     """Returns the next batch, None at the end; raises a `ReadError` for a broken record."""
     with reading():
-        batch = next(iterator, None)
-    note_work()
-    return batch
+        return next(iterator, None)

@@ -149,7 +149,8 @@ class Checkpoints:
 
     def _load(self, path: str, base: RunState | None = None) -> RunState:
         try:
-            return _parsed(self._hosts.share("checkpoint", lambda: storage.read(path)), base)
+            mine = storage.read(path) if self._hosts.is_chief else b""
+            return _parsed(self._hosts.exchange("checkpoint", mine)[0], base)
         except (EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, OSError) as e:
             delete = "delete the file to resume from the checkpoint before, or start over with "
             remedy = delete + Arg("overwrite", True)

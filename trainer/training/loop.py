@@ -179,10 +179,12 @@ class Loop:
             self._trace()
         if resumes_inside:
             saved.restore()  # after the hooks and resets at the beginning of an epoch
-        # Filling a cache may take hours, so a signal may interrupt the creation of the iterator.
+        # Filling a cache may take hours, so a signal may interrupt the creation of the iterator,
+        # and the hosts wait for one another without a time-out.
         if self.step < end and self._batches is None:
-            with self._hosts.limited("The first batch"), self._stop.interruptible():
+            with self._stop.interruptible():
                 self._batches = self._stream.iterator(self.step)
+                self._hosts.gather("the reader", None, patient=True)
         logs: dict[str, Any] = {}
         # As in Keras's loop, a callback that stops the training before a step stops it after the
         # step. Of an epoch that a callback has ended before a restart only the validation is left.
