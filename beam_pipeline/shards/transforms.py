@@ -21,6 +21,7 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
 from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.images.process_pool import THIS_PROCESS, own_pool
+from beam_pipeline.metrics import count
 from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.refs import ShardUnit
 from beam_pipeline.shards.places import ShardPlaces
@@ -145,25 +146,29 @@ class ReadRejects(beam.PTransform):
         self._places = write.places
 
     def expand(self, files: beam.PCollection[str]) -> beam.PCollection[Reject]:
-        lists = files | "ReadLists" >> SideBySide(rejects_of, self._places)  # [Reject]
+        lists = files | "ReadLists" >> SideBySide("", rejects_of, self._places)  # [Reject]
         return lists | "Each" >> beam.FlatMap(lambda found: found)
 
 
 @beam.ptransform_fn
 def SideBySide(
-    elements: beam.PCollection, step: Callable[..., Any], *given: Any
+    elements: beam.PCollection, stage: str, step: Callable[..., Any], *given: Any
 ) -> beam.PCollection:
-    """Applies a function to four elements at the same time, in threads.
+    """Applies a function of a stage to four elements at the same time, in threads.
 
     The functions wait for a disk to sync or for a store to answer, and need little CPU time.
     """
-    do = StoreConfig.of_pipeline(elements).step(step)
+    do = StoreConfig.of_pipeline(elements).step(_side_by_side, stage)
     return (
         elements
         # The commit may rewrite a shard with 30 MB of records in memory, so four must do.
         | "Some" >> beam.BatchElements(4, 4)  # [element]
-        | "Do" >> beam.FlatMap(lambda some: map_concurrently(lambda e: do(e, *given), some))
+        | "Do" >> beam.FlatMap(do, step, *given)
     )
+
+
+def _side_by_side(some: list[Any], step: Callable[..., Any], *given: Any) -> Iterator[Any]:
+    yield from map_concurrently(lambda element: step(element, *given), some)
 
 
 def rejects_of(path: str, places: ShardPlaces) -> list[Reject]:
@@ -302,17 +307,20 @@ class ShardWriter(iobase.Writer):
     def close(self) -> Names:
         """Waits until all queued shards are written; returns their names."""
         for result in self._pool.results(self._queued):
-            if result.reused:
-                _count("write", reused=result.num_images)
-            else:
-                read, rejects = result.read_bytes, result.num_rejects
-                _count("write", images=result.num_images, bytes_read=read, rejects=rejects)
+            _count_shard(result)
             self._written.append(result.name)
         asked = storage.unreported()
-        _count("store", requests=asked.requests, retries=asked.retries)
+        count("store", requests=asked.requests, retries=asked.retries)
         return tuple(self._written)
 
 
-def _count(namespace: str, **numbers: int) -> None:
-    for name, number in numbers.items():
-        beam.metrics.Metrics.counter(namespace, name).inc(number)
+def _count_shard(result: ShardResult) -> None:
+    if result.reused:
+        count("write", reused=result.num_images)
+        return
+    for stage, msec in result.msec.items():
+        count(stage, msec=msec)
+    count("read", items=result.num_images, bytes=result.read_bytes, rejects=result.num_rejects)
+    count("decode", items=result.num_images)
+    count("encode", items=result.num_records)
+    count("write", items=result.num_records, bytes=result.file.num_bytes)

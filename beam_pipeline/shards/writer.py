@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from beam_pipeline.images.pool_worker import Watch
+from beam_pipeline.metrics import Clock
 from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit, label_kind, names_of
 from beam_pipeline.shards.copying import DAMAGED, read_files_and_records
@@ -70,6 +71,7 @@ class _Shard:
         self._digest = unit_digest(unit, options)
         self._label = label_kind(unit.refs[0].label)
         self._rows, self._stats, self._read_bytes = IndexRows(), ShardStats(), 0
+        self._clocks = {stage: Clock() for stage in ("read", "decode", "encode", "write")}
 
     def finished(self) -> ShardResult | None:
         """Returns the result of an earlier attempt that has written this shard."""
@@ -86,7 +88,8 @@ class _Shard:
         ):
             with contextlib.closing(RecordFile(file.local_path)) as records:
                 self._write_records(records, rejects)
-            version = self._put_in_place(file, before)
+            with self._clocks["write"].running():
+                version = self._put_in_place(file, before)
             if version is None:
                 return read_result(self.name, self.places)
             result = ShardResult(
@@ -101,6 +104,7 @@ class _Shard:
                 file=records.written(version),
                 digest=self._digest,
                 read_bytes=self._read_bytes,
+                msec={stage: clock.msec for stage, clock in self._clocks.items()},
                 rejects=rejects.rejects,
                 stats=self._stats,
                 run_id=self.options.run_id,
@@ -126,7 +130,8 @@ class _Shard:
     def _write_records(self, records: RecordFile, rejects: RejectsFile) -> None:
         image, refs = self.options.image, self.unit.refs
         found = read_files_and_records(refs, image.max_bytes, self.options.urls)
-        for index, (ref, data) in enumerate(found):
+        read, decode, encode, write = self._clocks.values()
+        for index, (ref, data) in enumerate(read.over(found)):
             if isinstance(data, ImageError):
                 rejects.add(ref, data, "copy" if data.code == DAMAGED else "read")
                 self.watch.add(1, 0, 1)
@@ -134,7 +139,7 @@ class _Shard:
             self._read_bytes += len(data)
             try:
                 # The picture may crash this process; then the next attempt knows which it was.
-                with self.watch.picture(index):
+                with decode.running(), self.watch.picture(index):
                     record = make_record(ref, data, self.unit, self.options, self._stats, index)
             except ImageError as e:
                 # A record is still in its dataset, so only originals are kept with their bytes.
@@ -142,7 +147,10 @@ class _Shard:
                 rejects.add(ref, e, stage, original)
                 self.watch.add(1, len(data), 1)
                 continue
-            records.write(record.payload)
+            decode.ns -= record.encode_ns
+            encode.ns += record.encode_ns
+            with write.running():
+                records.write(record.payload)
             frame_bytes = HEADER_BYTES + len(record.payload) + FOOTER_BYTES
             self._rows.add(record.features, frame_bytes, record.source_bytes)
             self.watch.add(1, len(data), 0)
