@@ -19,7 +19,7 @@ from beam_pipeline.columns.export import exported_classes, exported_features
 from beam_pipeline.commit.descriptions import croissant_text, tfds_files
 from beam_pipeline.commit.finalize import FinalizeTask, FinalShard, plan_finalize
 from beam_pipeline.commit.staging import mark_committed, set_aside
-from beam_pipeline.commit.warnings import counts_and_names, of_boxes, of_copies, warnings_of
+from beam_pipeline.commit.warnings import BETWEEN_SPLITS, counts_and_names, of_notes, warnings_of
 from beam_pipeline.metrics import count
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import ShardOptions
@@ -223,8 +223,8 @@ def finish_commit(
         copies, between_splits = count_copies(spec.places.output, manifest)
         manifest = msgspec.structs.replace(
             manifest,
-            copies={"copies": copies, "between_splits": between_splits},
-            warnings=[*manifest.warnings, *of_copies(between_splits)],
+            copies={"copies": copies, BETWEEN_SPLITS: between_splits},
+            warnings=[*manifest.warnings, *of_notes({BETWEEN_SPLITS: between_splits})],
         )
         manifest = write_companions(manifest, shards, spec)
         if spec.report:
@@ -311,7 +311,7 @@ def manifest_of(
     counts = {name: split.num_records for name, split in splits.items()}
     splits_asked = tuple(spec.write.plan.splits)
     warnings = warnings_of(class_counts(manifest), counts, splits_asked, names, spec.asks_splits)
-    warnings += of_boxes(stats.of("notes"))
+    warnings += of_notes(stats.of("notes"))
     return msgspec.structs.replace(
         manifest,
         fingerprint=fingerprint_of(manifest),

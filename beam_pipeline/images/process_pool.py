@@ -264,7 +264,6 @@ def _sizes(files: Any, options: ImageOptions, urls: UrlOptions, watch: Watch) ->
 class _Death(NamedTuple):
     picture: int | None  # number of the picture that it decoded
     how: str  # words for a message, after "the process"
-    deed: str  # words for the rejects, the same for the same behaviour, so that rejects are stable
     may_be_memory: bool  # the system may have been out of memory
 
 
@@ -282,8 +281,9 @@ class _Blame:
         tries, was_alone = self._tries[death.picture], death.picture in self.suspects
         if tries >= TRIES and (was_alone or not death.may_be_memory):
             self.suspects.discard(death.picture)
+            # The same words for every signal, as a broken heap may end in different ones.
             self.crashed[death.picture] = (
-                f"the process that decodes it {death.deed} in each of {tries} tries"
+                f"the process that decodes it crashed or hung in each of {tries} tries"
                 + ", the last time while no other picture was decoded" * was_alone
             )
             return tries
@@ -362,16 +362,11 @@ class _Worker:
         picture = self.noted[AT] - 1 if self.noted[AT] else None
         code = self.end(_ENDING_SEC)
         if self._hung_sec is not None:
-            how = f"was at one picture for more than {self._hung_sec:g} s"
-            return _Death(picture, how, f"took longer than {self._hung_sec:g} s", False)
-        how = f"was killed by signal {-code} ({_SIGNALS.get(-code, 'unknown')})"
-        if code == -signal.SIGKILL:
-            deed = "was killed (SIGKILL), as the system does when it is out of memory,"
-            return _Death(picture, how, deed, True)
+            return _Death(picture, f"was at one picture for over {self._hung_sec:g} s", False)
         if code >= 0:
-            how = f"ended with exit code {code}"
-        # The rejects do not name the signal, as a broken heap may end in different signals.
-        return _Death(picture, how, "crashed", False)
+            return _Death(picture, f"ended with exit code {code}", False)
+        how = f"was killed by signal {-code} ({_SIGNALS.get(-code, 'unknown')})"
+        return _Death(picture, how, may_be_memory=code == -signal.SIGKILL)
 
     def has_ended(self) -> bool:
         return self._process.poll() is not None or self.connection.poll()

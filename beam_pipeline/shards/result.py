@@ -110,7 +110,7 @@ class WrittenFile(File, frozen=True):
 
     @property
     def entry(self) -> File:
-        """Returns the entry of the shard in the manifest; `index` is new if records have moved."""
+        """Returns the entry of the file in the manifest."""
         return File(self.num_bytes, self.sha256)
 
 

@@ -71,10 +71,9 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
     compressed: JPEG does not shrink, and readers could not seek.
 
     Args:
-        file_path_prefix: Begin of each path: prefix + split + template + suffix.
+        file_path_prefix: Begin of each path: prefix + `train-00000-of-00016` + suffix.
         options: How images become shards, as for `PlanShards`.
         file_name_suffix: For example `.tfrecord`.
-        shard_name_template: For example `-SSSSS-of-NNNNN`, as for `WriteToTFRecord`.
         staging: Folder where finished shards wait for `CommitShards`, and where a resumed job finds
             them; "" to move shards to their final places as soon as all are written.
         job: Id that `staging`/job.json must have when a shard is finished; "" for no check.
@@ -93,7 +92,6 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         options: ShardOptions = ShardOptions(),  # noqa: B008  # frozen
         *,
         file_name_suffix: str = "",
-        shard_name_template: str | None = None,
         staging: str = "",
         job: str = "",
     ):
@@ -107,16 +105,13 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         super().__init__(file_path_prefix, file_name_suffix=file_name_suffix)
         # Two runs may have the same options, but never the same id.
         self.options = dataclasses.replace(options, run_id=uuid.uuid4().hex)
-        self._sink = BalancedSink(
-            file_path_prefix, BytesCoder(), file_name_suffix, 0, shard_name_template, plain
-        )
+        self._sink = BalancedSink(file_path_prefix, BytesCoder(), file_name_suffix, 0, None, plain)
         output, slash, first_name = file_path_prefix.rpartition("/")
         self.places = ShardPlaces(
             output=output or slash,  # "/set-" is in the root
             staging=staging and storage.place("staging", staging),
             job=job,
             first_name=first_name,
-            name_format=str(self._sink.shard_name_format),
             suffix=file_name_suffix,
         )
         self._sink.write_to(self.places, self.options)
@@ -183,8 +178,6 @@ class BalancedSink(tfrecordio._TFRecordSink):
 
     def write_to(self, places: ShardPlaces, options: ShardOptions) -> None:
         """Sets the paths of shards and the options by which they are written."""
-        # Beam sets 1 for an empty template, and then one worker would write everything.
-        self.num_shards = 0
         self.places = places
         self.stores = StoreConfig()
         self._options = options
@@ -292,10 +285,9 @@ class ShardWriter(iobase.Writer):
     def write(self, unit: ShardUnit) -> None:
         """Queues a shard for the pool; in a Beam worker, waits until the shard is written."""
         note_activity("writing shards")
-        name = self._places.shard_name(unit)
         how = self._places, self._options
         with storage.using(self._stores.settings()):
-            future = self._pool.submit(name, write_shard, unit, *how, size=len(unit.refs))
+            future = self._pool.submit(unit.name, write_shard, unit, *how, size=len(unit.refs))
         self._queued.append(future)
         if not self._is_local:
             self.close()

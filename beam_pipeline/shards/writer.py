@@ -67,7 +67,7 @@ class _Shard:
 
     def __init__(self, unit: ShardUnit, places: ShardPlaces, options: ShardOptions, watch: Watch):
         self.unit, self.places, self.options, self.watch = unit, places, options, watch
-        self.name = places.shard_name(unit)
+        self.name = unit.name
         self._digest = unit_digest(unit, options)
         self._label = label_kind(unit.refs[0].label)
         self._rows, self._stats, self._read_bytes = IndexRows(), ShardStats(), 0
