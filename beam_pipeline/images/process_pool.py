@@ -51,8 +51,8 @@ PICTURE_SEC = 300.0
 # A process may write a core dump before it ends.
 _ENDING_SEC = 20.0
 
-_LESS_MEMORY = "use fewer processes (" + beam_flag("direct_num_workers") + ") or a smaller "
-_MEMORY_REMEDY = "if the system was out of memory, " + _LESS_MEMORY + Arg("max_image_mpx") + "; "
+_MEMORY_REMEDY = "if the system was out of memory, use a smaller " + Arg("max_image_mpx")
+_MEMORY_REMEDY += " or fewer processes (" + beam_flag("direct_num_workers") + "); "
 _SIGNALS = {number.value: number.name for number in signal.Signals}
 
 # `multiprocessing` and `ProcessPoolExecutor` would run the main module again, which may be a script

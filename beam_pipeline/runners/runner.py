@@ -230,17 +230,10 @@ def check_flags(beam_args: Sequence[str], own_flags: Iterable[str] = ()) -> None
     _, unknown = parser.parse_known_args(list(beam_args))
     if not unknown:
         return
-    names = [text.partition("=")[0] for text in unknown if text.startswith("-")]
-    if not names:
-        raise UserError(
-            f"{unknown[0]!r} belongs to no flag",
-            expected=beam_flag("name") + " value",
-            remedy="put quotes around a glob or a path with spaces",
-        )
+    flags = [text.partition("=")[0] for text in unknown if text.startswith("-")]
+    name = (flags or unknown)[0]
     # Beam has hundreds of flags, so a similar flag of our own is more likely to be meant.
-    near = nearest_flags(names[0], [*own_flags])
-    near = near or nearest_flags(names[0], [*parser._option_string_actions])
-    hint = did_you_mean(near) or "see imageshards build --help"
-    raise UserError(
-        f"{names[0]!r} is a flag neither of this program nor of Beam", remedy=hint.rstrip()
-    )
+    near = nearest_flags(name, [*own_flags])
+    near = near or nearest_flags(name, [*parser._option_string_actions])
+    hint = did_you_mean(near) or "see imageshards build --help, and put quotes around a glob"
+    raise UserError(f"{name!r} is no flag of this program or of Beam", remedy=hint.rstrip())

@@ -83,13 +83,12 @@ class _Shard:
         # Neither file has its final name before its `commit`, so a killed process leaves no file
         # that looks like a whole shard.
         with (
-            storage.AtomicFile(self.places.staged_path(self.name)) as file,
+            RecordFile(self.places.staged_path(self.name)) as records,
             RejectsFile(path, self.options.quarantine_bytes) as rejects,
         ):
-            with contextlib.closing(RecordFile(file.local_path)) as records:
-                self._write_records(records, rejects)
+            self._write_records(records, rejects)
             with self._clocks["write"].running():
-                version = self._put_in_place(file, before)
+                version = self._put_in_place(records, before)
             if version is None:
                 return read_result(self.name, self.places)
             result = ShardResult(
@@ -112,7 +111,7 @@ class _Shard:
         write_result(result, self.places)  # makes the shard finished, so it comes last
         return result
 
-    def _put_in_place(self, file: storage.AtomicFile, before: str | None) -> str | None:
+    def _put_in_place(self, file: RecordFile, before: str | None) -> str | None:
         """Moves the shard to its path; returns its version, or None if another was faster."""
         while True:
             # Another job may have taken the output over while this shard was written.
@@ -168,17 +167,24 @@ class _Shard:
         return WrittenFile(entry.num_bytes, entry.sha256, stored.version)
 
 
-class RecordFile:
-    """Local TFRecord file, which is hashed while it is written."""
+class RecordFile(storage.AtomicFile):
+    """TFRecord file, which is hashed while it is written, and appears as a whole on `commit`."""
 
-    def __init__(self, path: str):
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        self._file = open(path, "wb", _BUFFER_BYTES)
+    def __enter__(self) -> RecordFile:
+        super().__enter__()
+        os.makedirs(os.path.dirname(self.local_path) or ".", exist_ok=True)
+        self._file = open(self.local_path, "wb", _BUFFER_BYTES)
         self._hash = hashlib.sha256()
         self.num_bytes = 0
+        return self
 
-    def close(self) -> None:
+    def __exit__(self, *error: object) -> None:
         self._file.close()
+        super().__exit__(*error)
+
+    def commit(self, version: str | None = "") -> str:
+        self._file.close()
+        return super().commit(version)
 
     def write(self, payload: bytes) -> None:
         framed = frame_record(payload)
@@ -199,7 +205,7 @@ class RejectsFile(contextlib.ExitStack):
     def __init__(self, path: str, keeps_bytes: bool):
         super().__init__()
         self._keeps_bytes = keeps_bytes
-        self._file = storage.AtomicFile(path)
+        self._path = path
         self._records: RecordFile | None = None
         self.rejects: list[Reject] = []
 
@@ -210,17 +216,12 @@ class RejectsFile(contextlib.ExitStack):
         reject = Reject(*map(printable, fields))
         self.rejects.append(reject)
         if self._records is None:
-            self.enter_context(self._file)
-            self._records = RecordFile(self._file.local_path)
-            self.callback(self._records.close)
+            self._records = self.enter_context(RecordFile(self._path))
         self._records.write(encode_reject(reject, data if self._keeps_bytes else None))
 
     def commit(self) -> WrittenFile | None:
         """Moves the file to its path; returns None if there were no rejects."""
-        if self._records is None:
-            return None
-        self._records.close()
-        return self._records.written(self._file.commit())
+        return self._records.written(self._records.commit()) if self._records else None
 
 
 _REJECT_FEATURES = ("image/filename", *Reject.__struct_fields__[1:])

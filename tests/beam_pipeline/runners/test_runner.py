@@ -25,8 +25,8 @@ BUILD = BuildOptions(InputOptions("gs://b/in"), "gs://b/out")
     [
         (["--image_sise", "3"], "^'--image_sise' .* did you mean --image_size?"),
         (["--direct_num_worker=3"], "did you mean --direct_num_workers?"),
-        (["-xyzzy"], "^'-xyzzy' is a flag neither .* --help"),
-        (["b.jpg", "c.jpg"], "^'b.jpg' belongs to no flag.*quotes"),
+        (["-xyzzy"], "^'-xyzzy' is no flag .* --help"),
+        (["b.jpg", "c.jpg"], "^'b.jpg' is no flag.*quotes"),
         (["--runner"], "--runner: expected one argument"),
         (["--direct_num_workers", "many"], "--direct_num_workers.*'many'"),
         (["--region=a", "--region=b"], "--region was given twice"),
