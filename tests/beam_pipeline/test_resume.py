@@ -141,7 +141,6 @@ def test_an_unfinished_replacement_does_not_pass_for_a_finished_dataset(small, c
 @pytest.mark.parametrize(
     ("module", "function", "calls"),
     [
-        ("beam_pipeline.commit.transforms", "begin_commit", 1),
         ("beam_pipeline.commit.transforms", "finalize_shard", 13),
         ("beam_pipeline.commit.dataset", "publish_manifest", 1),
         ("beam_pipeline.run", "load_manifest", 1),
