@@ -18,8 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return command_line.run(
         "imageshards build",
         lambda: _build(argv),
-        "stopped; no dataset was committed. Run the same command again to resume from the "
-        "finished shards",
+        "stopped. Run the same command again to resume from the finished shards",
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, cast
 
 import msgspec
 
+from beam_pipeline import metrics
 from beam_pipeline.option_texts import beam_flag
 from imageshards import storage
 from imageshards.errors import StorageError, names_flags, naming_flags
@@ -91,19 +92,30 @@ class StoreConfig(msgspec.Struct, frozen=True):
         gs = {flag: value for flag, value in given.items() if not flag.startswith("s3_")}
         return {"s3": s3, "gs": gs, "beam": self.flags}
 
-    def step(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a function that calls `function` with these settings of stores."""
+    def step(self, function: Callable[..., Any], stage: str = "") -> Callable[..., Any]:
+        """Returns a function that calls `function` with these settings of stores.
+
+        Its time counts as time of a `stage`, if there is one.
+        """
+
+        @contextlib.contextmanager
+        def running() -> Iterator[metrics.Clock]:
+            clock = metrics.Clock()
+            with storage.using(self.settings()):
+                yield clock
+            if stage:
+                metrics.count(stage, msec=clock.msec)
 
         @functools.wraps(function)  # Beam reads type hints from the function that it is given
         def step(*args: Any) -> Any:
-            with storage.using(self.settings()):
+            with running() as clock, clock.running():
                 return function(*args)
 
         # A generator runs while Beam reads its elements, so the settings must last until its end.
         @functools.wraps(function)
         def generate(*args: Any) -> Iterator[Any]:
-            with storage.using(self.settings()):
-                yield from function(*args)
+            with running() as clock:
+                yield from clock.over(function(*args))
 
         return generate if inspect.isgeneratorfunction(function) else step
 

@@ -8,7 +8,6 @@ the number of shards follows from their size.
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import os
 import pickle
@@ -58,25 +57,22 @@ from imageshards.text import composed, for_output
 Schemas = tuple[TableSchema | None, ...]
 
 
-def build(options: BuildOptions, runner: Runner, state: OutputState, job: str) -> bool:
-    """Builds the dataset `options.output` and commits it; returns False for a dry run.
+def build(options: BuildOptions, runner: Runner, state: OutputState, job: str) -> None:
+    """Builds the dataset `options.output` and commits it.
 
-    `state` is the output when the job began. `job` is the id that `prepare_staging` returned, "" in
-    a dry run.
+    `state` is the output when the job began. `job` is the id that `prepare_staging` returned.
     """
     staging = state.staging
     schemas = checked_schemas(options)
     options = with_pinned_classes(options, state, schemas)
     columns = columns_of(schemas)
-    with (
-        transform_temp_folder(options, columns, runner.local, staging) as temporary,
-        contextlib.nullcontext(staging) if job else tempfile.TemporaryDirectory() as folder,
-    ):
-        pipeline = runner.new_pipeline(bool(columns or options.transform_module or options.copied))
-        excluded = selection.share_keys(options.exclude, folder) if options.exclude else None
+    with transform_temp_folder(options, columns, runner.local, staging) as temporary:
+        options = dataclasses.replace(options, transform_temp_dir=temporary)
+        pipeline = runner.new_pipeline()
+        excluded = selection.share_keys(options.exclude, staging) if options.exclude else None
         announce(spooled_files(options.sources, schemas), storage.join(staging, SPOOL_NAME))
-        construct(pipeline, options, schemas, staging, temporary, excluded, job)
-        return runner.run(pipeline)
+        construct(pipeline, options, schemas, staging, excluded, job)
+        runner.run(pipeline)
 
 
 def construct(
@@ -84,15 +80,10 @@ def construct(
     options: BuildOptions,
     schemas: Schemas,
     staging: str,
-    transform_temp: str = "",
     excluded: selection.KeysFile | None = None,
     job: str = "",
 ) -> None:
-    """Adds the whole job to a pipeline.
-
-    `schemas` has the columns of each input, or None. `transform_temp` is by default below
-    `staging`.
-    """
+    """Adds the whole job to a pipeline; `schemas` has the columns of each input, or None."""
     shards = options.shard_options(byte_versions(options.image.icc))
     spool = storage.join(staging, SPOOL_NAME)
     listed = list_batches(pipeline, options, schemas, excluded, spool)  # RefBatch with splits
@@ -102,7 +93,7 @@ def construct(
         shards,
         label=options.source.label,
         transform_module=options.transform_module,
-        temp_dir=transform_temp or storage.join(staging, TFT_TEMP),
+        temp_dir=options.transform_temp_dir or storage.join(staging, TFT_TEMP),
         copied_from=options.copied.transform if options.copied else "",
     )  # RefBatch with features; one {feature: FeatureSpec}
     saved = storage.join(staging, PLAN_NAME)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import html
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from imageshards.manifest import NONE, ONE, SEVERAL, Manifest
 from imageshards.progress import activity_line, rate_line
-from imageshards.reporting.sections import class_counts, split_table, splits
+from imageshards.reporting.sections import class_counts, split_table
 from imageshards.text import counted, for_output, shortened, wrapped
 
 if TYPE_CHECKING:
@@ -80,17 +79,6 @@ class BuildSummary:
 
     def __repr__(self) -> str:
         return self.text
-
-    def _repr_html_(self) -> str:
-        """Returns HTML for a notebook, with the splits as a table."""
-        table, text = "", self.text
-        if self.manifest:
-            head = ("split", "records", "shards", "min/shard", "max/shard", "size", "per shard")
-            rows = [map(html.escape, map(str, row)) for row in (head, *splits(self.manifest))]
-            cells = "".join(f"<tr><td>{'</td><td>'.join(row)}</td></tr>" for row in rows)
-            table = f"<table>{cells}</table>"
-            text = text.removeprefix(split_table(self.manifest)).strip()
-        return f"{table}<pre>{html.escape(text)}</pre>"
 
 
 def final_table(manifest: Manifest, seconds: float, reused: int) -> str:

@@ -106,14 +106,13 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
         except UserError:
             staging_folder.remove_empty(options.output, staging, fresh)
             raise
-        except (Exception, KeyboardInterrupt) as e:
-            # A signal after the manifest was written stops only the clean-up.
-            if not STOPPED.is_set() or not staging_folder.has_committed(state):
-                raise
-            raise KeyboardInterrupt(
-                f"stopped; the dataset in {options.output} is complete, and the same command "
-                f"removes {STAGING_NAME}/ if it is still there"
-            ) from e
+
+
+_LOG_RAISED_ERRORS = ("common", "portability.portable_runner", "dataflow.dataflow_runner")
+
+
+def _is_no_error(record: logging.LogRecord) -> bool:
+    return record.levelno < logging.ERROR
 
 
 @contextlib.contextmanager
@@ -134,10 +133,10 @@ def _beam_for_a_build() -> Iterator[None]:
         gc.set_threshold(100_000)  # millions of image references stay in use
     from apache_beam.utils import interactive_utils
 
-    # This logger prints the traceback of an error that `run` raises and the command reports.
-    logger = logging.getLogger("apache_beam.runners.common")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    # These loggers print tracebacks of errors that `run` raises, and hide the sentence.
+    loggers = [logging.getLogger(f"apache_beam.runners.{name}") for name in _LOG_RAISED_ERRORS]
+    for logger in loggers:
+        logger.addFilter(_is_no_error)
     is_in_ipython = interactive_utils.is_in_ipython
     # In IPython Beam would look for pipelines of the session, by a package that cannot be imported
     # beside pandas 3.
@@ -148,7 +147,8 @@ def _beam_for_a_build() -> Iterator[None]:
         yield
     finally:
         # The process may be a notebook's, which goes on after the build.
-        logger.setLevel(level)
+        for logger in loggers:
+            logger.removeFilter(_is_no_error)
         interactive_utils.is_in_ipython = is_in_ipython
         gc.set_threshold(*thresholds)
         gc.unfreeze()
@@ -196,13 +196,8 @@ def _run_pipeline(
     staging = state.staging
     runner = choose(beam_args, options, cli.make_parser().flags)
     runner.check()
-    # A dry run must not take the output from a job that still runs.
-    job = staging_folder.prepare_staging(state, _digest(options)) if runner.starts_job else ""
-    if not pipeline.build(options, runner, state, job):
-        if state.notes is None:
-            staging_folder.remove_empty(options.output, staging, fresh=False)
-        text = "nothing was submitted: the flags and the graph are in order"
-        return BuildSummary(options.output, text, None)
+    job = staging_folder.prepare_staging(state, _digest(options))
+    pipeline.build(options, runner, state, job)
     manifest, committed = storage.run_concurrently(
         lambda: load_manifest(options.output, "output", complete=True, adopted=False),
         lambda: staging_folder.committed(staging),
@@ -212,11 +207,6 @@ def _run_pipeline(
     page = storage.join(options.output, REPORT_NAME, PAGE_NAME)
     if options.report and storage.exists(page):
         made.append(f"report: {page}")
-    if options.overwrite and storage.is_folder(storage.join(options.output, "duplicates")):
-        made.append(
-            f"{options.output}/duplicates describes the previous dataset; delete it, or make it "
-            f"again with imageshards duplicates {options.output}"
-        )
     stored = storage.counts()
     if stored.requests:
         made.insert(0, stored.text())

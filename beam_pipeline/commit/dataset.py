@@ -7,11 +7,10 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import itertools
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -20,7 +19,8 @@ from beam_pipeline.columns.export import exported_classes, exported_features
 from beam_pipeline.commit.descriptions import croissant_text, tfds_files
 from beam_pipeline.commit.finalize import FinalizeTask, FinalShard, plan_finalize
 from beam_pipeline.commit.staging import mark_committed, set_aside
-from beam_pipeline.commit.warnings import counts_and_names, of_boxes, of_copies, warnings_of
+from beam_pipeline.commit.warnings import BETWEEN_SPLITS, counts_and_names, of_notes, warnings_of
+from beam_pipeline.metrics import count
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.plan import ShardPlan
@@ -64,8 +64,6 @@ from imageshards.storage import map_concurrently, run_concurrently
 from imageshards.text import counted, printable, printable_in
 from imageshards.typed import decode
 
-_SHOWN_REJECTS = 3
-
 
 @dataclasses.dataclass
 class WriteSummary:
@@ -104,18 +102,8 @@ def write_list(rejects: Iterable[Reject], folder: str) -> str:
     return path
 
 
-def remedies(counts: Mapping[str, int]) -> list[str]:
-    """Returns sentences that say what to do about rejects of some reasons."""
-    if pointers := counts.get("git_lfs_pointer"):
-        return [
-            f"{counted(pointers, 'file')} of the input held a pointer of Git LFS in place of the "
-            "picture: run git lfs pull in the clone, then build again"
-        ]
-    return []
-
-
 def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, where: str) -> None:
-    """Raises `UserError`, with examples from the list `where`, if too many images were rejected."""
+    """Raises `UserError`, with an example from the list `where`, if too many were rejected."""
     allowed = math.floor(max_fraction * listed + 1e-9)  # 0.29 * 100 is a little below 29
     if max_fraction and listed > 1:
         allowed = max(1, allowed)  # 1 % of 50 images would allow none
@@ -124,28 +112,20 @@ def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, wh
         return
     table = ", ".join(f"{reason} {count}" for reason, count in most_first(counts).items())
     remedy = "fix or remove them or raise the fraction"
-    (usual, number), *_ = most_first(counts).items()
-    examples = (reject for reject in _read_list(where) if reject.reason == usual)
-    # If most files are missing, the paths of a table were probably read in the wrong way.
-    if usual == "not_found" and 2 * number > listed:
-        table += f", such as {why_missing(next(examples).uri)}"
-        remedy = HOW_PATHS_ARE_READ
-    elif usual == "bucket_unusable":
-        table += f", as {next(examples).message.rstrip('.')}"
-    some = itertools.islice(_read_list(where), _SHOWN_REJECTS)
-    first = ", ".join(f"{reject.key!r} ({reject.reason})" for reject in some)
+    usual = next(iter(most_first(counts)))
+    with storage.open_read(where) as lines:
+        rejects = (decode(line, Reject) for line in lines)
+        example = next(reject for reject in rejects if reject.reason == usual)
+    shown = f"{example.key!r} ({example.message.rstrip('.')})"
+    if usual == "not_found":  # the paths of a table may have been read in the wrong way
+        shown, remedy = why_missing(example.uri), f"{remedy}; {HOW_PATHS_ARE_READ}"
     raise invalid(
         "max_reject_fraction",
         f"{max_fraction:g}, which allows {allowed} of {counted(listed, 'image')} to be "
-        f"rejected, but {rejected} were ({table}), first {first}",
+        f"rejected, but {rejected} were ({table}), such as {shown}",
         remedy=f"see {where}, {remedy}, then give the same command again: finished shards are kept "
-        "and nothing was committed" + "".join(f". {sentence}" for sentence in remedies(counts)),
+        "and nothing was committed",
     )
-
-
-def _read_list(path: str) -> Iterator[Reject]:
-    with storage.open_read(path) as lines:
-        yield from (decode(line, Reject) for line in lines)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,13 +213,15 @@ def finish_commit(
     spec.places.check_job()
     shards = list(entries)
     check_totals(shards, summary, plan.label)
+    sizes_bytes = [final.shard.num_bytes for final in shards]
+    count("commit", items=sum(final.shard.num_records for final in shards), bytes=sum(sizes_bytes))
     try:
         manifest = manifest_of(shards, plan, summary, skipped, spec)
         copies, between_splits = count_copies(spec.places.output, manifest)
         manifest = msgspec.structs.replace(
             manifest,
-            copies={"copies": copies, "between_splits": between_splits},
-            warnings=[*manifest.warnings, *of_copies(between_splits)],
+            copies={"copies": copies, BETWEEN_SPLITS: between_splits},
+            warnings=[*manifest.warnings, *of_notes({BETWEEN_SPLITS: between_splits})],
         )
         manifest = write_companions(manifest, shards, spec)
         if spec.report:
@@ -326,11 +308,11 @@ def manifest_of(
     counts = {name: split.num_records for name, split in splits.items()}
     splits_asked = tuple(spec.write.plan.splits)
     warnings = warnings_of(class_counts(manifest), counts, splits_asked, names, spec.asks_splits)
-    warnings += of_boxes(stats.of("notes"))
+    warnings += of_notes(stats.of("notes"))
     return msgspec.structs.replace(
         manifest,
         fingerprint=fingerprint_of(manifest),
-        warnings=printable_in([*spec.warnings, *warnings, *remedies(summary.rejects)]),
+        warnings=printable_in([*spec.warnings, *warnings]),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import errno
 import itertools
@@ -211,15 +210,14 @@ def _rewrite(task: FinalizeTask, places: ShardPlaces) -> Shard:
     table = pa.concat_tables(tables)
     final, staged = places.final_path(shard.name), places.staged_path(shard.name)
     before = storage.stat(final)
-    with storage.AtomicFile(final, beside=staged) as file:
-        with contextlib.closing(RecordFile(file.local_path)) as records:
-            for ref, payload in read_records(_refs_to(table, places.staging)):
-                if isinstance(payload, ImageError):
-                    raise _damaged(ref.uri, payload.message)
-                records.write(payload)
+    with RecordFile(final, beside=staged) as records:
+        for ref, payload in read_records(_refs_to(table, places.staging)):
+            if isinstance(payload, ImageError):
+                raise _damaged(ref.uri, payload.message)
+            records.write(payload)
         places.check_job()
         try:
-            file.commit(before and before.version)
+            records.commit(before and before.version)
         except OSError as e:
             # Another attempt at this step writes the same bytes.
             if e.errno != errno.ESTALE or not is_unchanged(final, records.written()):

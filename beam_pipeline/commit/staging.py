@@ -200,16 +200,6 @@ def committed(staging: str) -> Committed:
     return _read_notes(staging, COMMITTED_NAME, Committed) or Committed()
 
 
-def has_committed(before: OutputState) -> bool:
-    """Returns whether a dataset has been committed since the output was in the state `before`."""
-    manifest, _ = _manifest(before.output)
-    if manifest is None:
-        return False
-    known = before.manifest.fingerprint if before.manifest else None
-    found = manifest.fingerprint
-    return found != known or found == committed(before.staging).fingerprint
-
-
 def remove(staging: str) -> None:
     """Removes the staging folder of a committed dataset, but no lease in a store."""
     lock, *notes = (storage.join(staging, n) for n in (LOCK_NAME, COMMITTED_NAME, JOB_NAME))

@@ -81,22 +81,22 @@ class CommitShards(beam.PTransform):
         complete = [pvalue.AsIter(each) for each in (skipped, *self._after)]
         summary = (
             paths
-            | "Summarise" >> SideBySide(summary_of, spec)  # WriteSummary
+            | "Summarise" >> SideBySide("commit", summary_of, spec)  # WriteSummary
             | "SumSummaries" >> beam.CombineGlobally(add_up).without_defaults()
         )  # WriteSummary
         shards = (
             summary
             | "BeginCommit"
             >> beam.FlatMap(
-                stores.step(begin_commit), pvalue.AsSingleton(self._plan), spec, *complete
+                stores.step(begin_commit, "commit"), pvalue.AsSingleton(self._plan), spec, *complete
             )  # FinalizeTask
             # Without a shuffle Beam would fuse the steps, and one worker would do all tasks.
             | "SpreadTasks" >> beam.Reshuffle()
-            | "FinalizeShard" >> SideBySide(finalize_shard, spec.places)
+            | "FinalizeShard" >> SideBySide("commit", finalize_shard, spec.places)
         )  # FinalShard
         # Each side input is one element, or small entries, as it is sent to the worker as a whole.
         return self._plan | "FinishCommit" >> beam.Map(
-            stores.step(finish_commit),
+            stores.step(finish_commit, "commit"),
             pvalue.AsIter(shards),
             pvalue.AsSingleton(summary | "Totals" >> beam.Map(without_shards)),
             pvalue.AsIter(skipped),

@@ -75,26 +75,28 @@ def warnings_of(
     ]
 
 
-def of_copies(between_splits: int) -> Iterator[str]:
-    """Yields a warning if some originals are in more than one split."""
-    if between_splits:
-        verb = "is" if between_splits == 1 else "are"
-        yield (
-            f"{counted(between_splits, 'original')} {verb} in more than one split, byte for byte, "
-            "so evaluation results look too good: imageshards duplicates shows the copies, and "
-            "writes a file for --exclude"
-        )
+BETWEEN_SPLITS = "between_splits"
+# Note about records → the noun for `counted`, and the sentence.
+_OF_NOTES = {
+    BETWEEN_SPLITS: (
+        "original",
+        "{counted} in more than one split, byte for byte, so evaluation results look too good: "
+        "imageshards duplicates shows the copies, and writes a file for --exclude",
+    ),
+    BOXES_DROPPED: (
+        "picture",
+        "{counted} had boxes outside of the picture or without an area, which were dropped with "
+        "their classes; check the rows, the unit of the boxes (--bbox_format), and whether they "
+        "refer to the stored or to the upright picture (--bbox_frame)",
+    ),
+}
 
 
-def of_boxes(notes: Mapping[str, int]) -> Iterator[str]:
-    """Yields a warning if boxes were dropped; `notes` has the number of their pictures."""
-    if pictures := notes.get(BOXES_DROPPED):
-        yield (
-            f"{counted(pictures, 'picture')} had boxes outside of the picture or without an area, "
-            "which were dropped with their classes; check the rows, the unit of the boxes "
-            "(--bbox_format), and whether they refer to the stored or to the upright picture "
-            "(--bbox_frame)"
-        )
+def of_notes(notes: Mapping[str, int]) -> Iterator[str]:
+    """Yields a warning for each note of `_OF_NOTES` with a number."""
+    for note, (noun, said) in _OF_NOTES.items():
+        if number := notes.get(note):
+            yield said.format(counted=counted(number, noun))
 
 
 # Reason → the noun for `counted`, and the sentence.
@@ -187,16 +189,11 @@ def _of_splits(
     # If the input defines other splits, the default splits may be empty.
     asked = set(wanted) != set(PlanOptions().splits) or set(found) <= set(wanted)
     missing = [split for split in wanted if split not in found]
-    if missing and asked and are_given and not asks_splits:
-        yield (
-            f"the input gives every image its split, {_shown(found)}, so none is in "
-            f"{_shown(missing)}; for other splits, make a second build with this dataset as "
-            "--input and with --splits"
-        )
-    elif missing and asked and not are_given:
+    if missing and asked and not (are_given and asks_splits):
         yield (
             f"{counted(len(missing), 'split')} got no image: {_shown(missing)}; give a larger "
-            "fraction by --splits, more images, or another --salt"
+            "fraction by --splits, more images, or another --salt; if the input gives the splits, "
+            "make a second build with this dataset as --input and with --splits"
         )
     for split in found:
         almost = difflib.get_close_matches(split.lower(), ("train", "validation"), 1, 0.8)

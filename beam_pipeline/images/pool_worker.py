@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gc
 import mmap
 import os
@@ -12,7 +11,7 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Collection, Iterator, Mapping, MutableSequence
+from collections.abc import Iterator, Mapping, MutableSequence
 from multiprocessing import connection
 from typing import Any, NamedTuple
 
@@ -31,21 +30,16 @@ AT, SINCE, WIDTH = 4, 5, 6
 class Watch:
     """Counts and current picture of a task, in memory that the parent process reads meanwhile.
 
-    `crashed` maps the number of a picture that is left out to the reason. Pictures in `alone` are
-    decoded while no other process of the pool decodes. `turns_fd` is a file of locks for all.
+    `crashed` maps the number of a picture that is left out to the reason.
     """
 
     def __init__(
         self,
         noted: MutableSequence[int] | memoryview | None = None,
         crashed: Mapping[int, str] | None = None,
-        alone: Collection[int] = (),
-        turns_fd: int | None = None,
     ):
         self._noted = [0] * WIDTH if noted is None else noted
         self._crashed = crashed or {}
-        self._alone = alone
-        self._turns_fd = turns_fd
 
     def add(self, *amounts: int) -> None:
         """Counts images, bytes read, rejects, and images of shards that were finished before."""
@@ -57,32 +51,13 @@ class Watch:
         """Notes a picture while it is decoded; raises `ImageError` if it has killed processes."""
         if number in self._crashed:
             raise ImageError("decoder_crashed", self._crashed[number])
-        with self._turn(is_alone=number in self._alone):
-            # SINCE first: the parent process reads SINCE whenever AT is set.
-            self._noted[SINCE] = time.monotonic_ns()
-            self._noted[AT] = number + 1
-            try:
-                yield
-            finally:
-                self._noted[AT] = 0
-
-    @contextlib.contextmanager
-    def _turn(self, is_alone: bool) -> Iterator[None]:
-        """Holds a readers-writer lock of the pool; the kernel releases a killed process's lock."""
-        if self._turns_fd is None:
-            yield
-            return
-        # The second byte of the file is the lock. Every process passes through the first byte,
-        # where a process that wants to be alone stops all later ones until it has the lock. Without
-        # the first byte it would wait for as long as the turns of the remaining processes overlap.
-        mode = fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH
-        fcntl.lockf(self._turns_fd, mode, 1, 0)
-        fcntl.lockf(self._turns_fd, mode, 1, 1)
-        fcntl.lockf(self._turns_fd, fcntl.LOCK_UN, 1, 0)
+        # SINCE first: the parent process reads SINCE whenever AT is set.
+        self._noted[SINCE] = time.monotonic_ns()
+        self._noted[AT] = number + 1
         try:
             yield
         finally:
-            fcntl.lockf(self._turns_fd, fcntl.LOCK_UN, 1, 1)
+            self._noted[AT] = 0
 
 
 class Done(NamedTuple):
@@ -93,7 +68,7 @@ class Done(NamedTuple):
     counts: storage.Counts
 
 
-def serve(tasks_fd: int, memory_fd: int, turns_fd: int, job: tuple[str, int] | None) -> None:
+def serve(tasks_fd: int, memory_fd: int, job: tuple[str, int] | None) -> None:
     if job is not None:
         join_job(*job)
     connected = connection.Connection(tasks_fd)
@@ -105,7 +80,7 @@ def serve(tasks_fd: int, memory_fd: int, turns_fd: int, job: tuple[str, int] | N
     gc.set_threshold(100_000)
     known = None
     while True:
-        environ, names_flags, crashed, alone, packed = tasks.get()
+        environ, names_flags, crashed, packed = tasks.get()
         # Some settings of stores are in the environment, which the parent may have changed.
         if environ != known:
             known = environ
@@ -117,7 +92,7 @@ def serve(tasks_fd: int, memory_fd: int, turns_fd: int, job: tuple[str, int] | N
             try:
                 task, batch, args, settings = pickle.loads(packed)
                 with storage.using(settings):
-                    value = task(batch, *args, Watch(noted, crashed, alone, turns_fd))
+                    value = task(batch, *args, Watch(noted, crashed))
             except Exception as e:  # noqa: BLE001  # the parent process raises the error
                 error = _sendable(e)
             connected.send(Done(value, error, storage.unreported()))

@@ -3,8 +3,8 @@
 On every runner all pictures are decoded in these processes. A picture may kill its process or never
 finish. So each process notes its current picture where the parent process can read the number. A
 picture that ends two processes in turn is left out and named. SIGKILL alone is no evidence, as the
-kernel sends it to any process when the memory is full. Then the picture is decoded again while no
-other process decodes, and is left out only if its process is killed once more.
+kernel sends it to any process when the memory is full. Then the shard is written again while no
+other one is, and the picture is left out only if its process is killed once more.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
 from beam_pipeline.images import pool_worker
@@ -51,8 +51,8 @@ PICTURE_SEC = 300.0
 # A process may write a core dump before it ends.
 _ENDING_SEC = 20.0
 
-_LESS_MEMORY = "use fewer processes (" + beam_flag("direct_num_workers") + ") or a smaller "
-_MEMORY_REMEDY = "if the system was out of memory, " + _LESS_MEMORY + Arg("max_image_mpx") + "; "
+_MEMORY_REMEDY = "if the system was out of memory, use a smaller " + Arg("max_image_mpx")
+_MEMORY_REMEDY += " or fewer processes (" + beam_flag("direct_num_workers") + "); "
 _SIGNALS = {number.value: number.name for number in signal.Signals}
 
 # `multiprocessing` and `ProcessPoolExecutor` would run the main module again, which may be a script
@@ -86,7 +86,10 @@ class LocalPool:
         self._picture_sec = picture_sec
         self._done = [0] * COUNTS
         self._lock = lock
-        self._turns = open(storage.shared_memory(2), "r+b", buffering=0)  # closed by `kill`
+        # A task has one turn while it runs, or all of them to run alone.
+        self._turns = threading.Semaphore(workers)
+        self._size = workers
+        self._taking_turns = threading.Lock()
         self.is_stopped = False  # the processes were ended, and none is started again
         self._changing = threading.Lock()
         self._workers: list[_Worker] = []
@@ -143,12 +146,10 @@ class LocalPool:
         deaths = 0
         try:
             while deaths < MAX_ATTEMPTS:
-                worker = self._ready(worker)
-                try:
-                    done = worker.call(packed, blame, self._picture_sec)
-                except (EOFError, OSError):
-                    death = worker.death()
-                else:
+                with self._turn(is_alone=bool(blame.suspects)):
+                    worker = self._ready(worker)
+                    done = worker.call(packed, blame.crashed, self._picture_sec)
+                if isinstance(done, Done):
                     storage.count(*done.counts)
                     if done.error is not None:
                         raise done.error
@@ -158,6 +159,7 @@ class LocalPool:
                         self._done = [sum(pair) for pair in counts]
                         worker.forget()
                     return done.value
+                death = done
                 # Deaths that a picture caused do not count as attempts of the shard.
                 deaths += 1 - blame.add(death)
                 if deaths < MAX_ATTEMPTS and not self.is_stopped:
@@ -171,6 +173,18 @@ class LocalPool:
         finally:
             self._idle.put(worker)
 
+    @contextlib.contextmanager
+    def _turn(self, is_alone: bool) -> Iterator[None]:
+        """Waits until a task may run; `is_alone` if no other task may run meanwhile."""
+        number = self._size if is_alone else 1
+        with self._taking_turns:  # no task begins while another one waits for all turns
+            for _ in range(number):
+                self._turns.acquire()
+        try:
+            yield
+        finally:
+            self._turns.release(number)
+
     def _ready(self, worker: _Worker | None) -> _Worker:
         """Returns the process, or a new one if it has ended; raises if the pool was stopped."""
         with self._changing:
@@ -182,7 +196,7 @@ class LocalPool:
                 self._workers.remove(worker)
                 worker = None
             if worker is None:
-                worker = _Worker(self._turns.fileno(), self._lock)
+                worker = _Worker(self._lock)
                 self._workers.append(worker)
             worker.forget()
             return worker
@@ -201,7 +215,6 @@ class LocalPool:
             for worker in self._workers:
                 worker.end(0)
         self._threads.shutdown(cancel_futures=True)
-        self._turns.close()
 
 
 # The last pool is used. A build on this machine begins with a pool. A Beam worker on a cluster, or
@@ -251,14 +264,13 @@ def _sizes(files: Any, options: ImageOptions, urls: UrlOptions, watch: Watch) ->
 class _Death(NamedTuple):
     picture: int | None  # number of the picture that it decoded
     how: str  # words for a message, after "the process"
-    deed: str  # words for the rejects, the same for the same behaviour, so that rejects are stable
     may_be_memory: bool  # the system may have been out of memory
 
 
 class _Blame:
     def __init__(self) -> None:
         self.crashed: dict[int, str] = {}  # pictures that are left out → reason
-        self.alone: set[int] = set()  # pictures to decode while no other process decodes
+        self.suspects: set[int] = set()  # pictures to decode while no other task runs
         self._tries: collections.Counter[int] = collections.Counter()
 
     def add(self, death: _Death) -> int:
@@ -266,15 +278,17 @@ class _Blame:
         if death.picture is None:
             return 0
         self._tries[death.picture] += 1
-        tries, was_alone = self._tries[death.picture], death.picture in self.alone
+        tries, was_alone = self._tries[death.picture], death.picture in self.suspects
         if tries >= TRIES and (was_alone or not death.may_be_memory):
+            self.suspects.discard(death.picture)
+            # The same words for every signal, as a broken heap may end in different ones.
             self.crashed[death.picture] = (
-                f"the process that decodes it {death.deed} in each of {tries} tries"
+                f"the process that decodes it crashed or hung in each of {tries} tries"
                 + ", the last time while no other picture was decoded" * was_alone
             )
             return tries
         if death.may_be_memory:
-            self.alone.add(death.picture)
+            self.suspects.add(death.picture)
         return 0
 
 
@@ -287,21 +301,21 @@ def _lost(name: str, packed: bytes, death: _Death, blame: _Blame, deaths: int) -
     place, fate = batch.refs[death.picture].place, ""
     if death.picture in blame.crashed:
         fate = " without that picture"
-    elif death.picture in blame.alone:
-        fate = ", and that picture is decoded while no other one is"
+    elif death.picture in blame.suspects:
+        fate = " while no other shard is"
     return f"a worker process {death.how} while it decoded {place!r}; {again}{fate}"
 
 
 class _Worker:
     """Process that does tasks in turn, as seen by its parent process."""
 
-    def __init__(self, turns_fd: int, lock: Job | None):
+    def __init__(self, lock: Job | None):
         size_bytes = 8 * WIDTH
         memory_fd = storage.shared_memory(size_bytes)
         self.noted = memoryview(mmap.mmap(memory_fd, size_bytes)).cast("q")
         self.connection, its_end = multiprocessing.Pipe()
         self._hung_sec: float | None = None
-        fds = [its_end.fileno(), memory_fd, turns_fd]
+        fds = [its_end.fileno(), memory_fd]
         # JSON takes no pathlib.Path, which people append to sys.path.
         given = [*map(os.fsdecode, sys.path)], [*fds, lock]
         # The new process inherits the blocked signal, as only the parent process answers Ctrl-C.
@@ -321,10 +335,15 @@ class _Worker:
         for field in range(WIDTH):
             self.noted[field] = 0
 
-    def call(self, packed: bytes, blame: _Blame, picture_sec: float) -> Done:
-        """Returns the answer of the process; raises `EOFError` or `OSError` if it has ended."""
-        sent = dict(os.environ), names_flags(), blame.crashed, blame.alone, packed
-        self.connection.send(sent)
+    def call(self, packed: bytes, crashed: Mapping[int, str], picture_sec: float) -> Done | _Death:
+        """Returns the answer of the process, or how it has ended."""
+        try:
+            self.connection.send((dict(os.environ), names_flags(), crashed, packed))
+            return self._answer(picture_sec)
+        except (EOFError, OSError):
+            return self._death()
+
+    def _answer(self, picture_sec: float) -> Done:
         wait_sec = picture_sec
         while not self.connection.poll(wait_sec):
             at_picture_sec = (time.monotonic_ns() - self.noted[SINCE]) / 1e9
@@ -337,21 +356,16 @@ class _Worker:
                 wait_sec -= at_picture_sec
         return cast(Done, self.connection.recv())
 
-    def death(self) -> _Death:
+    def _death(self) -> _Death:
         """Returns how the process has ended: its exit code, or that one picture took too long."""
         picture = self.noted[AT] - 1 if self.noted[AT] else None
         code = self.end(_ENDING_SEC)
         if self._hung_sec is not None:
-            how = f"was at one picture for more than {self._hung_sec:g} s"
-            return _Death(picture, how, f"took longer than {self._hung_sec:g} s", False)
-        how = f"was killed by signal {-code} ({_SIGNALS.get(-code, 'unknown')})"
-        if code == -signal.SIGKILL:
-            deed = "was killed (SIGKILL), as the system does when it is out of memory,"
-            return _Death(picture, how, deed, True)
+            return _Death(picture, f"was at one picture for over {self._hung_sec:g} s", False)
         if code >= 0:
-            how = f"ended with exit code {code}"
-        # The rejects do not name the signal, as a broken heap may end in different signals.
-        return _Death(picture, how, "crashed", False)
+            return _Death(picture, f"ended with exit code {code}", False)
+        how = f"was killed by signal {-code} ({_SIGNALS.get(-code, 'unknown')})"
+        return _Death(picture, how, may_be_memory=code == -signal.SIGKILL)
 
     def has_ended(self) -> bool:
         return self._process.poll() is not None or self.connection.poll()

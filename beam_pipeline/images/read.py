@@ -86,8 +86,6 @@ REMOTE_DEPTH = 48
 # Above this many bytes only the next `_LEAST_DEPTH` files are read ahead.
 _AHEAD_BYTES = 64 << 20
 _LEAST_DEPTH = 2
-# If none of so many images in a random order can be read for their buckets, no image can.
-_NO_BUCKET_READ = 16
 # Assumed size of a file of unknown size, until some files of the shard have been read.
 _UNKNOWN_BYTES = 16 << 20
 
@@ -115,17 +113,16 @@ def read_images(refs: Sequence[Any], max_bytes: int, urls: UrlOptions = _URLS) -
     """Yields each reference of `refs`, in order, with its bytes or the reason why there are none.
 
     Files with more than `max_bytes` are not read. Raises `StorageError` if every image of a store
-    would fail: its credentials are missing, it cannot be reached, or none of the first images is in
-    a bucket that can be used.
+    would fail: its credentials are missing, or it cannot be reached.
     """
     depth = LOCAL_DEPTH if all(is_local(ref.path) for ref in refs) else REMOTE_DEPTH
     reading: collections.deque[_Reading] = collections.deque()
     ahead = iter(refs)
     # Files come in the order of a hash, so the files that were read are a sample of the shard.
     # Twice their mean size leaves room for larger files.
-    unknown_bytes, sampled, without_bucket = float(_UNKNOWN_BYTES), 1, 0
+    unknown_bytes, sampled = float(_UNKNOWN_BYTES), 1
     try:
-        for number, ref in enumerate(refs, start=1):
+        for ref in refs:
             ahead_bytes = sum(_bytes_of(*each, unknown_bytes) for each in reading)
             while (
                 len(reading) < _LEAST_DEPTH or (len(reading) < depth and ahead_bytes < _AHEAD_BYTES)
@@ -134,10 +131,6 @@ def read_images(refs: Sequence[Any], max_bytes: int, urls: UrlOptions = _URLS) -
                 reading.append((following, future))
                 ahead_bytes += _bytes_of(following, future, unknown_bytes)
             data = reading.popleft()[1].result()
-            if isinstance(data, ImageError) and isinstance(data.__cause__, StorageError):
-                without_bucket += 1
-                if without_bucket == number == _NO_BUCKET_READ:
-                    raise data.__cause__
             sampled += 1
             unknown_bytes += (2 * _size(data) - unknown_bytes) / sampled
             yield ref, data
@@ -179,9 +172,7 @@ def _fetch(ref: Any, max_bytes: int, urls: UrlOptions) -> bytes | ImageError:
     except StorageError as e:
         if not e.of_bucket:
             raise
-        failure = ImageError("bucket_unusable", str(e))
-        failure.__cause__ = e
-        return failure
+        return ImageError("bucket_unusable", str(e))
     except (OSError, ValueError) as e:
         return read_error(e)
 

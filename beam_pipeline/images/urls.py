@@ -20,7 +20,7 @@ from typing import Any
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.exceptions import IncompleteRead, LocationValueError, ProtocolError, SSLError
+from urllib3.exceptions import IncompleteRead, LocationValueError, SSLError
 
 from beam_pipeline.options import UrlOptions
 from imageshards import __version__
@@ -258,14 +258,11 @@ def _as_image_errors(url: str, request: _Request) -> Iterator[None]:
         raise ImageError("url_unreachable", f"{url} cannot be trusted ({e})") from e
     except (LocationValueError, UnicodeError) as e:
         raise ImageError("url_invalid", f"{url} is no address ({e})") from e
-    except ProtocolError as e:
+    # A ValueError is that of a parser, which met headers that no standard allows.
+    except (urllib3.exceptions.HTTPError, OSError, ValueError) as e:
         if any(isinstance(arg, IncompleteRead) for arg in (e, *e.args)):
             raise _TryAgainError("url_incomplete", f"{url} ended early ({e})") from e
-        raise _TryAgainError("url_unreachable", f"{url} broke off ({e})") from e
-    except (urllib3.exceptions.HTTPError, OSError) as e:
         raise _TryAgainError("url_unreachable", f"{url} cannot be reached ({e})") from e
-    except ValueError as e:  # a parser met headers that no standard allows
-        raise ImageError("url_unreachable", f"{url} answered what cannot be read ({e})") from e
 
 
 _pools: dict[UrlOptions, urllib3.PoolManager] = {}

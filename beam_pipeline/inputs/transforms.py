@@ -17,6 +17,7 @@ from beam_pipeline.inputs.listing import ListingTask, list_task, listing_tasks, 
 from beam_pipeline.inputs.spool import decompressed
 from beam_pipeline.inputs.tables.boxes import merge_boxes
 from beam_pipeline.inputs.tables.schema import TableSchema
+from beam_pipeline.metrics import count
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards import storage
@@ -96,12 +97,12 @@ class ListImages(beam.PTransform):
             pipeline
             | "Input" >> beam.Impulse()
             | "ListingTasks"
-            >> beam.FlatMap(lambda _: stores.step(list_inputs)(*sources))  # ListingTask
+            >> beam.FlatMap(lambda _: stores.step(list_inputs, "list")(*sources))  # ListingTask
             # Without a shuffle, Beam would fuse the steps and one worker would list everything.
             | "Spread" >> beam.Reshuffle()
             | "Some" >> beam.BatchElements(_TASKS_TOGETHER, _TASKS_TOGETHER)  # [ListingTask]
             | "ListTasks"
-            >> beam.FlatMap(stores.step(list_tasks), inputs, self._spool)
+            >> beam.FlatMap(stores.step(list_tasks, "list"), inputs, self._spool)
             .with_output_types(RefBatch, skipped=dict[str, int], boxes=tuple[_Image, _Row])
             .with_outputs("skipped", "boxes", main="batches")
         )
@@ -160,6 +161,7 @@ def list_tasks(tasks: Sequence[ListingTask], inputs: _Inputs, spool: str = "") -
             continue
         held += each.refs
         note_activity("listing", len(each.refs), "image")
+        count("list", items=len(each.refs), bytes=sum(max(0, r.size_bytes) for r in each.refs))
         if len(held) >= BATCH_SIZE:
             yield RefBatch(held)
             held = []

@@ -20,6 +20,7 @@ from apache_beam.transforms.window import GlobalWindows
 
 from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.images.process_pool import encoded_sizes
+from beam_pipeline.metrics import count
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import ImageOptions, PlanOptions, ShardOptions, UrlOptions
 from beam_pipeline.planning.plan import (
@@ -135,7 +136,7 @@ def make_unit(
     refs = sort_by_hash(batches, options.salt, ORDER)
     labels = {name for ref in refs for name in names_of(ref.label)}
     ids = {name: plan.class_ids[name] for name in sorted(labels)}
-    beam.metrics.Metrics.counter("plan", "images").inc(len(refs))
+    count("plan", items=len(refs))
     return ShardUnit(split, index, plan.num_shards[split], ids, refs, features)
 
 
@@ -234,9 +235,10 @@ def survey_and_plan(
 
     return (
         batches
-        | "Survey" >> beam.Map(stores.step(survey))
+        | "Survey" >> beam.Map(stores.step(survey, "plan"))
         | "MergeSurveys" >> beam.CombineGlobally(merge_surveys, salt)
-        | "MakePlan" >> beam.Map(stores.step(plan_of), options, given.image, given.urls, saved)
+        | "MakePlan"
+        >> beam.Map(stores.step(plan_of, "plan"), options, given.image, given.urls, saved)
     )
 
 

@@ -7,16 +7,13 @@ elsewhere. So this module checks flags and paths before a job is submitted, with
 from __future__ import annotations
 
 import os
-import sys
 
-import apache_beam as beam
 from apache_beam.options import pipeline_options as beam_options
 from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
 from apache_beam.runners.dataflow.dataflow_runner import DataflowRuntimeException
 
 from beam_pipeline.option_texts import beam_flag, invalid
 from beam_pipeline.options import BuildOptions
-from beam_pipeline.runners.flags import REQUIREMENTS, checkout_setup
 from beam_pipeline.runners.runner import RemoteRunner
 from imageshards import storage
 from imageshards.errors import UserError, last_line
@@ -43,30 +40,10 @@ class DataflowRunner(RemoteRunner):
                     "gs://BUCKET/FOLDER",
                     "copy the data there (gcloud storage cp -r)",
                 )
-        if not self.starts_job:
-            return
         for flag in ("temp_location", "staging_location"):
             folder = getattr(self._cloud, flag)
             if folder and not storage.is_local(folder):
                 storage.check_bucket(folder, flag)
-
-    def new_pipeline(self, with_columns: bool = False) -> beam.Pipeline:
-        """Returns an empty pipeline; its workers install tensorflow-transform for columns."""
-        checkout = checkout_setup()
-        if with_columns and checkout and not self._image and not self._setup.requirements_file:
-            self._setup.requirements_file = os.path.join(os.path.dirname(checkout), REQUIREMENTS)
-            # Otherwise Beam's client would download the sources of all packages, and stage them.
-            self._setup.requirements_cache = "skip"
-            print(
-                f"--requirements_file={self._setup.requirements_file}: for extra columns every "
-                "machine downloads TensorFlow, 0.7 GB, before its first image; "
-                "--sdk_container_image saves that (docs/guides/clusters.md)",
-                file=sys.stderr,
-            )
-        return super().new_pipeline(with_columns)
-
-    def _check_graph(self, pipeline: beam.Pipeline) -> None:
-        pipeline.run()  # Beam's client checks more, and knows both kinds of dry runs
 
     def _check_flags(self) -> None:
         # Without a valid --temp_location Beam would make a bucket.

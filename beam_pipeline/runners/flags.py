@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 LOCAL_RUNNERS = ("direct", "fnapi")
 POOL_ADDRESS = "localhost:50000"
-# Packages that Beam's own image lacks for extra columns; the file is in every checkout.
-REQUIREMENTS = "deploy/dataflow/requirements.txt"
 
 # Flags that may be given several times: a default is added to the values that were given.
 _LISTS = ("beam_plugins", "experiments")
 # Values of --flink_master for a cluster inside the process of the job server.
 _EMBEDDED_FLINK = ("[local]", "[auto]", "[collection]")
-# Environment variables in which the Google Cloud SDK and Google's libraries expect the project.
-_PROJECT_VARIABLES = ("GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT")
 
 
 def runner_name(text: str | None) -> str:
@@ -51,9 +46,6 @@ def _defaults(runner: str, given: Mapping[str, Any]) -> Iterator[tuple[str, str,
         reason = "a failed job ends at once; Flink would begin again with the same mistake"
         yield "number_of_execution_retries", "0", reason
     elif runner == "dataflow":
-        project = next((name for name in _PROJECT_VARIABLES if os.environ.get(name)), None)
-        if project:
-            yield "project", os.environ[project], f"the environment variable {project}"
         reason = "keeps TensorFlow, where columns need it, from importing Keras 3, too"
         yield "beam_plugins", "beam_pipeline.columns.tensorflow_settings", reason
         setup = checkout_setup()
@@ -68,5 +60,5 @@ def _defaults(runner: str, given: Mapping[str, Any]) -> Iterator[tuple[str, str,
 def checkout_setup() -> str | None:
     """Returns the path of setup.py if this package runs from a checkout, else None."""
     root = pathlib.Path(__file__).resolve().parents[2]
-    is_checkout = (root / REQUIREMENTS).is_file() and (root / "setup.py").is_file()
+    is_checkout = (root / "deploy").is_dir() and (root / "setup.py").is_file()
     return str(root / "setup.py") if is_checkout else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import logging
 import os
 import re
 import sys
@@ -42,10 +41,9 @@ class Runner:
     beam_runner: PipelineRunner | None = None
 
     local = True
-    starts_job = True  # False for a dry run, which writes nothing
 
-    def new_pipeline(self, with_columns: bool = False) -> beam.Pipeline:
-        """Returns an empty pipeline; `with_columns` if its workers need tensorflow-transform."""
+    def new_pipeline(self) -> beam.Pipeline:
+        """Returns an empty pipeline."""
         try:
             pipeline = beam.Pipeline(self.beam_runner, options=self.options)
         # Beam looks for the runner and validates the options here.
@@ -68,8 +66,8 @@ class Runner:
     def check(self) -> None:
         """Raises `UserError`, before anything is written, for a flag that cannot be right."""
 
-    def run(self, pipeline: beam.Pipeline) -> bool:
-        """Runs a pipeline to its end; returns False for a dry run.
+    def run(self, pipeline: beam.Pipeline) -> None:
+        """Runs a pipeline to its end.
 
         Raises `UserError` with the reason or the place of the logs if the job failed, and
         `RuntimeError` if a worker failed: `imageshards.errors.user_error_in` finds its sentence. On
@@ -82,7 +80,6 @@ class Runner:
             pipeline.run().wait_until_finish()
         finally:
             worker_handlers.STATE_CACHE_SIZE_MB = before
-        return True
 
 
 class RemoteRunner(Runner):
@@ -98,30 +95,14 @@ class RemoteRunner(Runner):
         super().__init__(options, build)
         google = options.view_as(beam_options.GoogleCloudOptions)
         google.job_name = google.job_name or job_name(build.output)
-        # Writing a Dataflow template starts no job either.
-        is_dry = options.view_as(beam_options.TestOptions).dry_run
-        self.starts_job = not is_dry and not google.template_location
 
-    def run(self, pipeline: beam.Pipeline) -> bool:
-        # The client logs the tracebacks of workers, which would hide our own sentence.
-        before = logging.root.manager.disable
-        logging.disable(logging.ERROR)
+    def run(self, pipeline: beam.Pipeline) -> None:
         try:
-            if self.starts_job:
-                self._wait(pipeline.run())
-            else:
-                self._check_graph(pipeline)
+            self._wait(pipeline.run())
         except Exception as e:
             if user_error_in(e):
                 raise
             raise self._failure(e) from e
-        finally:
-            logging.disable(before)
-        return self.starts_job
-
-    def _check_graph(self, pipeline: beam.Pipeline) -> None:
-        # A portable runner would run the pipeline, as Beam's client ignores the flag there.
-        pipeline.to_runner_api()
 
     def _wait(self, result: Any) -> None:
         name = self.options.view_as(beam_options.GoogleCloudOptions).job_name
@@ -187,6 +168,10 @@ _FLINK_JAVA_FLAGS = (
 ).split()
 
 
+# Flags of Beam by which a client submits no job.
+_WITHOUT_JOB = ("dry_run", "template_location")
+
+
 class _BeamFlags(Parser, beam_options._BeamArgumentParser):
     """Parser of Beam's flags."""
 
@@ -200,6 +185,9 @@ def choose(
     """
     check_flags(beam_args, own_flags)
     options = beam_options.PipelineOptions(list(beam_args), save_main_session=False)
+    for flag in options.get_all_options(drop_default=True).keys() & {*_WITHOUT_JOB}:
+        remedy = Arg("plan_only", True) + " shows what a build would write"
+        raise invalid(beam_flag(flag), "a value, but a build runs its job", remedy=remedy)
     given = options.view_as(beam_options.StandardOptions).runner
     name = runner_name(given)
     if here or name in LOCAL_RUNNERS:
@@ -210,15 +198,7 @@ def choose(
                 repr(direct.direct_running_mode),
                 "in_memory, the default, as processes of our own write the shards",
             )
-        if options.view_as(beam_options.TestOptions).dry_run and not here:
-            raise invalid(
-                beam_flag("dry_run"),
-                "True, which is for a job on a cluster",
-                remedy=Arg("plan_only", True) + " shows what a build would write",
-            )
         direct.direct_num_workers = 1  # the pool's processes do the work
-        # Clients of clusters and our tests check the types of the same graph; it takes 0.1 s.
-        options.view_as(beam_options.TypeOptions).pipeline_type_check = False
         # Beam's DirectRunner would try to download Prism.
         return Runner(options, build, fn_runner.FnApiRunner())
     added = missing_defaults(options.get_all_options(True, retain_unknown_options=True))
@@ -250,17 +230,10 @@ def check_flags(beam_args: Sequence[str], own_flags: Iterable[str] = ()) -> None
     _, unknown = parser.parse_known_args(list(beam_args))
     if not unknown:
         return
-    names = [text.partition("=")[0] for text in unknown if text.startswith("-")]
-    if not names:
-        raise UserError(
-            f"{unknown[0]!r} belongs to no flag",
-            expected=beam_flag("name") + " value",
-            remedy="put quotes around a glob or a path with spaces",
-        )
+    flags = [text.partition("=")[0] for text in unknown if text.startswith("-")]
+    name = (flags or unknown)[0]
     # Beam has hundreds of flags, so a similar flag of our own is more likely to be meant.
-    near = nearest_flags(names[0], [*own_flags])
-    near = near or nearest_flags(names[0], [*parser._option_string_actions])
-    hint = did_you_mean(near) or "see imageshards build --help"
-    raise UserError(
-        f"{names[0]!r} is a flag neither of this program nor of Beam", remedy=hint.rstrip()
-    )
+    near = nearest_flags(name, [*own_flags])
+    near = near or nearest_flags(name, [*parser._option_string_actions])
+    hint = did_you_mean(near) or "see imageshards build --help, and put quotes around a glob"
+    raise UserError(f"{name!r} is no flag of this program or of Beam", remedy=hint.rstrip())

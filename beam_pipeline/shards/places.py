@@ -7,7 +7,6 @@ import socket
 
 import msgspec
 
-from beam_pipeline.planning.refs import ShardUnit
 from imageshards import storage
 from imageshards.errors import LeaseLostError, OutputError
 from imageshards.index import index_file
@@ -38,9 +37,8 @@ class ShardPlaces:
     output: str  # folder of final shards
     staging: str  # folder of results, indexes, rejects and staged shards
     job: str = ""  # id of the job in `JOB_NAME`; "" for a pipeline without that file
-    # A file's name is first name, split, filled-in format and suffix.
+    # A file's name is first name, name of the shard and suffix.
     first_name: str = ""
-    name_format: str = "-%(shard_num)05d-of-%(num_shards)05d"
     suffix: str = ".tfrecord"
 
     def check_job(self) -> None:
@@ -73,17 +71,6 @@ class ShardPlaces:
                 "stops and publishes nothing",
                 remedy="cancel this job if its runner still shows it",
             )
-
-    def shard_name(self, unit: ShardUnit) -> str:
-        """Returns the name of a shard: its split and the filled-in template."""
-        if unit.num_shards > 1 and "%(shard_num)" not in self.name_format:
-            raise ValueError(
-                f"shard_name_template received {self.name_format!r} for the {unit.num_shards} "
-                f"shards of split {unit.split!r}; expected an S in it, as in '-SSSSS-of-NNNNN', or "
-                "one shard a split."
-            )
-        shards = {"shard_num": unit.index, "num_shards": unit.num_shards}
-        return unit.split + self.name_format % shards
 
     def file_of(self, name: str) -> str:
         return f"{self.first_name}{name}{self.suffix}"

@@ -30,6 +30,7 @@ class Record(NamedTuple):
     payload: bytes
     features: dict[str, Values]
     source_bytes: int | None  # size of the original file, if known
+    encode_ns: int = 0  # time of the JPEG encoder
 
 
 def make_record(
@@ -63,7 +64,7 @@ def make_record(
     for name, values in features.items():
         if len(values) == 1 and values[0] != values[0]:  # only NaN differs from itself
             stats.count("missing", name)
-    return Record(payload, features, source_bytes)
+    return Record(payload, features, source_bytes, encoded.encode_ns if encoded else 0)
 
 
 def _features_of(

@@ -111,7 +111,7 @@ class WrittenFile(File, frozen=True):
 
     @property
     def entry(self) -> File:
-        """Returns the entry of the shard in the manifest; `index` is new if records have moved."""
+        """Returns the entry of the file in the manifest."""
         return File(self.num_bytes, self.sha256)
 
 
@@ -129,6 +129,7 @@ class ShardResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     rejects_file: WrittenFile | None = None  # the rejected originals; None without any
     digest: str  # `unit_digest`, by which a later run knows whether the shard is valid
     read_bytes: Whole  # bytes of originals that were read
+    msec: dict[str, Whole] = {}  # stage → time that the shard took in it, in milliseconds
     rejects: list[Reject]
     stats: ShardStats
     run_id: str = ""  # id of the run that wrote the shard

@@ -21,6 +21,7 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
 from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.images.process_pool import THIS_PROCESS, own_pool
+from beam_pipeline.metrics import count
 from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.refs import ShardUnit
 from beam_pipeline.shards.places import ShardPlaces
@@ -70,10 +71,9 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
     compressed: JPEG does not shrink, and readers could not seek.
 
     Args:
-        file_path_prefix: Begin of each path: prefix + split + template + suffix.
+        file_path_prefix: Begin of each path: prefix + `train-00000-of-00016` + suffix.
         options: How images become shards, as for `PlanShards`.
         file_name_suffix: For example `.tfrecord`.
-        shard_name_template: For example `-SSSSS-of-NNNNN`, as for `WriteToTFRecord`.
         staging: Folder where finished shards wait for `CommitShards`, and where a resumed job finds
             them; "" to move shards to their final places as soon as all are written.
         job: Id that `staging`/job.json must have when a shard is finished; "" for no check.
@@ -92,7 +92,6 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         options: ShardOptions = ShardOptions(),  # noqa: B008  # frozen
         *,
         file_name_suffix: str = "",
-        shard_name_template: str | None = None,
         staging: str = "",
         job: str = "",
     ):
@@ -106,16 +105,13 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         super().__init__(file_path_prefix, file_name_suffix=file_name_suffix)
         # Two runs may have the same options, but never the same id.
         self.options = dataclasses.replace(options, run_id=uuid.uuid4().hex)
-        self._sink = BalancedSink(
-            file_path_prefix, BytesCoder(), file_name_suffix, 0, shard_name_template, plain
-        )
+        self._sink = BalancedSink(file_path_prefix, BytesCoder(), file_name_suffix, 0, None, plain)
         output, slash, first_name = file_path_prefix.rpartition("/")
         self.places = ShardPlaces(
             output=output or slash,  # "/set-" is in the root
             staging=staging and storage.place("staging", staging),
             job=job,
             first_name=first_name,
-            name_format=str(self._sink.shard_name_format),
             suffix=file_name_suffix,
         )
         self._sink.write_to(self.places, self.options)
@@ -145,25 +141,29 @@ class ReadRejects(beam.PTransform):
         self._places = write.places
 
     def expand(self, files: beam.PCollection[str]) -> beam.PCollection[Reject]:
-        lists = files | "ReadLists" >> SideBySide(rejects_of, self._places)  # [Reject]
+        lists = files | "ReadLists" >> SideBySide("", rejects_of, self._places)  # [Reject]
         return lists | "Each" >> beam.FlatMap(lambda found: found)
 
 
 @beam.ptransform_fn
 def SideBySide(
-    elements: beam.PCollection, step: Callable[..., Any], *given: Any
+    elements: beam.PCollection, stage: str, step: Callable[..., Any], *given: Any
 ) -> beam.PCollection:
-    """Applies a function to four elements at the same time, in threads.
+    """Applies a function of a stage to four elements at the same time, in threads.
 
     The functions wait for a disk to sync or for a store to answer, and need little CPU time.
     """
-    do = StoreConfig.of_pipeline(elements).step(step)
+    do = StoreConfig.of_pipeline(elements).step(_side_by_side, stage)
     return (
         elements
         # The commit may rewrite a shard with 30 MB of records in memory, so four must do.
         | "Some" >> beam.BatchElements(4, 4)  # [element]
-        | "Do" >> beam.FlatMap(lambda some: map_concurrently(lambda e: do(e, *given), some))
+        | "Do" >> beam.FlatMap(do, step, *given)
     )
+
+
+def _side_by_side(some: list[Any], step: Callable[..., Any], *given: Any) -> Iterator[Any]:
+    yield from map_concurrently(lambda element: step(element, *given), some)
 
 
 def rejects_of(path: str, places: ShardPlaces) -> list[Reject]:
@@ -178,8 +178,6 @@ class BalancedSink(tfrecordio._TFRecordSink):
 
     def write_to(self, places: ShardPlaces, options: ShardOptions) -> None:
         """Sets the paths of shards and the options by which they are written."""
-        # Beam sets 1 for an empty template, and then one worker would write everything.
-        self.num_shards = 0
         self.places = places
         self.stores = StoreConfig()
         self._options = options
@@ -287,10 +285,9 @@ class ShardWriter(iobase.Writer):
     def write(self, unit: ShardUnit) -> None:
         """Queues a shard for the pool; in a Beam worker, waits until the shard is written."""
         note_activity("writing shards")
-        name = self._places.shard_name(unit)
         how = self._places, self._options
         with storage.using(self._stores.settings()):
-            future = self._pool.submit(name, write_shard, unit, *how, size=len(unit.refs))
+            future = self._pool.submit(unit.name, write_shard, unit, *how, size=len(unit.refs))
         self._queued.append(future)
         if not self._is_local:
             self.close()
@@ -302,17 +299,20 @@ class ShardWriter(iobase.Writer):
     def close(self) -> Names:
         """Waits until all queued shards are written; returns their names."""
         for result in self._pool.results(self._queued):
-            if result.reused:
-                _count("write", reused=result.num_images)
-            else:
-                read, rejects = result.read_bytes, result.num_rejects
-                _count("write", images=result.num_images, bytes_read=read, rejects=rejects)
+            _count_shard(result)
             self._written.append(result.name)
         asked = storage.unreported()
-        _count("store", requests=asked.requests, retries=asked.retries)
+        count("store", requests=asked.requests, retries=asked.retries)
         return tuple(self._written)
 
 
-def _count(namespace: str, **numbers: int) -> None:
-    for name, number in numbers.items():
-        beam.metrics.Metrics.counter(namespace, name).inc(number)
+def _count_shard(result: ShardResult) -> None:
+    if result.reused:
+        count("write", reused=result.num_images)
+        return
+    for stage, msec in result.msec.items():
+        count(stage, msec=msec)
+    count("read", items=result.num_images, bytes=result.read_bytes, rejects=result.num_rejects)
+    count("decode", items=result.num_images)
+    count("encode", items=result.num_records)
+    count("write", items=result.num_records, bytes=result.file.num_bytes)

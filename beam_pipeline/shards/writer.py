@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from beam_pipeline.images.pool_worker import Watch
+from beam_pipeline.metrics import Clock
 from beam_pipeline.options import ShardOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit, label_kind, names_of
 from beam_pipeline.shards.copying import DAMAGED, read_files_and_records
@@ -66,10 +67,11 @@ class _Shard:
 
     def __init__(self, unit: ShardUnit, places: ShardPlaces, options: ShardOptions, watch: Watch):
         self.unit, self.places, self.options, self.watch = unit, places, options, watch
-        self.name = places.shard_name(unit)
+        self.name = unit.name
         self._digest = unit_digest(unit, options)
         self._label = label_kind(unit.refs[0].label)
         self._rows, self._stats, self._read_bytes = IndexRows(), ShardStats(), 0
+        self._clocks = {stage: Clock() for stage in ("read", "decode", "encode", "write")}
 
     def finished(self) -> ShardResult | None:
         """Returns the result of an earlier attempt that has written this shard."""
@@ -81,12 +83,12 @@ class _Shard:
         # Neither file has its final name before its `commit`, so a killed process leaves no file
         # that looks like a whole shard.
         with (
-            storage.AtomicFile(self.places.staged_path(self.name)) as file,
+            RecordFile(self.places.staged_path(self.name)) as records,
             RejectsFile(path, self.options.quarantine_bytes) as rejects,
         ):
-            with contextlib.closing(RecordFile(file.local_path)) as records:
-                self._write_records(records, rejects)
-            version = self._put_in_place(file, before)
+            self._write_records(records, rejects)
+            with self._clocks["write"].running():
+                version = self._put_in_place(records, before)
             if version is None:
                 return read_result(self.name, self.places)
             result = ShardResult(
@@ -101,6 +103,7 @@ class _Shard:
                 file=records.written(version),
                 digest=self._digest,
                 read_bytes=self._read_bytes,
+                msec={stage: clock.msec for stage, clock in self._clocks.items()},
                 rejects=rejects.rejects,
                 stats=self._stats,
                 run_id=self.options.run_id,
@@ -108,7 +111,7 @@ class _Shard:
         write_result(result, self.places)  # makes the shard finished, so it comes last
         return result
 
-    def _put_in_place(self, file: storage.AtomicFile, before: str | None) -> str | None:
+    def _put_in_place(self, file: RecordFile, before: str | None) -> str | None:
         """Moves the shard to its path; returns its version, or None if another was faster."""
         while True:
             # Another job may have taken the output over while this shard was written.
@@ -126,7 +129,8 @@ class _Shard:
     def _write_records(self, records: RecordFile, rejects: RejectsFile) -> None:
         image, refs = self.options.image, self.unit.refs
         found = read_files_and_records(refs, image.max_bytes, self.options.urls)
-        for index, (ref, data) in enumerate(found):
+        read, decode, encode, write = self._clocks.values()
+        for index, (ref, data) in enumerate(read.over(found)):
             if isinstance(data, ImageError):
                 rejects.add(ref, data, "copy" if data.code == DAMAGED else "read")
                 self.watch.add(1, 0, 1)
@@ -134,7 +138,7 @@ class _Shard:
             self._read_bytes += len(data)
             try:
                 # The picture may crash this process; then the next attempt knows which it was.
-                with self.watch.picture(index):
+                with decode.running(), self.watch.picture(index):
                     record = make_record(ref, data, self.unit, self.options, self._stats, index)
             except ImageError as e:
                 # A record is still in its dataset, so only originals are kept with their bytes.
@@ -142,7 +146,10 @@ class _Shard:
                 rejects.add(ref, e, stage, original)
                 self.watch.add(1, len(data), 1)
                 continue
-            records.write(record.payload)
+            decode.ns -= record.encode_ns
+            encode.ns += record.encode_ns
+            with write.running():
+                records.write(record.payload)
             frame_bytes = HEADER_BYTES + len(record.payload) + FOOTER_BYTES
             self._rows.add(record.features, frame_bytes, record.source_bytes)
             self.watch.add(1, len(data), 0)
@@ -160,17 +167,24 @@ class _Shard:
         return WrittenFile(entry.num_bytes, entry.sha256, stored.version)
 
 
-class RecordFile:
-    """Local TFRecord file, which is hashed while it is written."""
+class RecordFile(storage.AtomicFile):
+    """TFRecord file, which is hashed while it is written, and appears as a whole on `commit`."""
 
-    def __init__(self, path: str):
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        self._file = open(path, "wb", _BUFFER_BYTES)
+    def __enter__(self) -> RecordFile:
+        super().__enter__()
+        os.makedirs(os.path.dirname(self.local_path) or ".", exist_ok=True)
+        self._file = open(self.local_path, "wb", _BUFFER_BYTES)
         self._hash = hashlib.sha256()
         self.num_bytes = 0
+        return self
 
-    def close(self) -> None:
+    def __exit__(self, *error: object) -> None:
         self._file.close()
+        super().__exit__(*error)
+
+    def commit(self, version: str | None = "") -> str:
+        self._file.close()
+        return super().commit(version)
 
     def write(self, payload: bytes) -> None:
         framed = frame_record(payload)
@@ -191,7 +205,7 @@ class RejectsFile(contextlib.ExitStack):
     def __init__(self, path: str, keeps_bytes: bool):
         super().__init__()
         self._keeps_bytes = keeps_bytes
-        self._file = storage.AtomicFile(path)
+        self._path = path
         self._records: RecordFile | None = None
         self.rejects: list[Reject] = []
 
@@ -202,17 +216,12 @@ class RejectsFile(contextlib.ExitStack):
         reject = Reject(*map(printable, fields))
         self.rejects.append(reject)
         if self._records is None:
-            self.enter_context(self._file)
-            self._records = RecordFile(self._file.local_path)
-            self.callback(self._records.close)
+            self._records = self.enter_context(RecordFile(self._path))
         self._records.write(encode_reject(reject, data if self._keeps_bytes else None))
 
     def commit(self) -> WrittenFile | None:
         """Moves the file to its path; returns None if there were no rejects."""
-        if self._records is None:
-            return None
-        self._records.close()
-        return self._records.written(self._file.commit())
+        return self._records.written(self._records.commit()) if self._records else None
 
 
 _REJECT_FEATURES = ("image/filename", *Reject.__struct_fields__[1:])

@@ -7,6 +7,7 @@ import dataclasses
 import io
 import math
 import operator
+import time
 from typing import Any
 
 from PIL import Image
@@ -56,6 +57,7 @@ class EncodedImage:
             `icc_broken`, `icc_profile_dropped`, `progressive`, `enlarged`, `damaged`.
         box_transform: The argument of `map_boxes` for this picture.
         pixel_sums: Sums for each channel, just before JPEG compression; None unless asked for.
+        encode_ns: Time of JPEG compression.
     """
 
     data: bytes
@@ -67,6 +69,7 @@ class EncodedImage:
     notes: tuple[str, ...]
     box_transform: BoxTransform
     pixel_sums: tuple[ChannelSums, ...] | None = None
+    encode_ns: int = dataclasses.field(default=0, compare=False)
 
 
 def encode_image(data: bytes, options: ImageOptions, *, want_sums: bool = False) -> EncodedImage:
@@ -102,7 +105,9 @@ def encode_image(data: bytes, options: ImageOptions, *, want_sums: bool = False)
     if layout.shrink < 1 - 1e-9:
         source.notes.append("enlarged")
     buffer = io.BytesIO()
+    begun_ns = time.monotonic_ns()
     picture.save(buffer, "JPEG", quality=options.quality, subsampling=options.subsampling)
+    encode_ns = time.monotonic_ns() - begun_ns
     boxes_turn = source.orientation if options.bbox_frame == "stored" else 1
     return EncodedImage(
         data=buffer.getvalue(),
@@ -114,6 +119,7 @@ def encode_image(data: bytes, options: ImageOptions, *, want_sums: bool = False)
         notes=tuple(source.notes),
         box_transform=geometry.box_transform(layout, width, height, boxes_turn),
         pixel_sums=_sums(picture) if want_sums else None,
+        encode_ns=encode_ns,
     )
 
 

@@ -102,7 +102,7 @@ thread.start(); thread.join()
 assert not gc.isenabled(); gc.enable()
 assert sum(made[0].splits.values()) == 20 and made[0].output == os.path.abspath("copy")
 plan = ims.build("photos", "planned", plan_only=True)
-assert "nothing was written" in str(plan) and not plan.splits and "<pre>" in plan._repr_html_()
+assert "nothing was written" in str(plan) and not plan.splits
 threads = pathlib.Path("/proc/self/task").glob("*/children")
 assert not [child for thread in threads for child in thread.read_text().split()]
 assert worker_handlers.STATE_CACHE_SIZE_MB == cache_mb
@@ -154,6 +154,5 @@ def test_a_notebook_shows_progress_and_a_table(tmp_path):
     shown = "".join(each.text for each in cell.outputs if each.get("name") == "stderr")
     assert re.search("\r(starting|listing|writing|committing|drawing)", shown)
     (made,) = [each.data for each in cell.outputs if each.output_type == "execute_result"]
-    assert "<tr><td>train</td><td>" in made["text/html"]
-    assert "21 images listed, 1 rejected (not_an_image 1)" in made["text/html"]
     assert made["text/plain"].startswith("split       shards  records")
+    assert "21 images listed, 1 rejected (not_an_image 1)" in made["text/plain"]

@@ -13,8 +13,6 @@ from typing import Any
 import psutil
 import pytest
 
-from beam_pipeline import run
-from beam_pipeline.commit import dataset, staging
 from beam_pipeline.images.process_pool import LocalPool
 from imageshards.verification import command as verify
 from tests.support.builds import build, class_folders, jpeg, manifest, shard_bytes
@@ -143,7 +141,6 @@ def test_an_unfinished_replacement_does_not_pass_for_a_finished_dataset(small, c
 @pytest.mark.parametrize(
     ("module", "function", "calls"),
     [
-        ("beam_pipeline.commit.transforms", "begin_commit", 1),
         ("beam_pipeline.commit.transforms", "finalize_shard", 13),
         ("beam_pipeline.commit.dataset", "publish_manifest", 1),
         ("beam_pipeline.run", "load_manifest", 1),
@@ -154,36 +151,6 @@ def test_killed_while_it_commits(photos, undisturbed, tmp_path, module, function
     build_killed_at(module, function, calls, *flags(photos, output))
     assert (output / "manifest.json").exists() == (function == "load_manifest")
     assert_resumes(photos, output, undisturbed, SHARDS, capfd)
-
-
-@pytest.mark.parametrize(
-    ("place", "function"),
-    [
-        (dataset, "publish_manifest"),
-        (staging, "remove"),
-        (run, "final_table"),  # nothing is left of the staging folder by then
-    ],
-)
-def test_ctrl_c_after_the_manifest_tells_of_the_dataset(small, monkeypatch, capfd, place, function):
-    output, again, before = small
-    replacing = [*again, "--overwrite", "--quality", "50"]
-    original = getattr(place, function)
-
-    def stop_after(*given: Any) -> Any:
-        done = original(*given)
-        os.kill(os.getpid(), signal.SIGINT)
-        return done
-
-    with monkeypatch.context() as patched:
-        patched.setattr(place, function, stop_after)
-        assert build(*replacing) == 130
-    said = capfd.readouterr().err
-    assert f"the dataset in {output} is complete" in said and "no dataset" not in said
-    assert verify.main([str(output)]) == 0
-    assert shard_bytes(output) != before
-    if (output / ".staging").exists():
-        assert build(*again, "--quality", "50") == 0
-        assert not (output / ".staging").exists()
 
 
 def test_a_changed_image_is_noticed_by_the_job_that_resumes(photos, tmp_path):

@@ -55,7 +55,7 @@ def test_a_signal_while_beam_is_imported_stops_the_build(number, tmp_path):
     assert done.returncode == 130, done.stderr
     # On a slow machine a line says after ten seconds that it is starting.
     (line,) = [one for one in done.stderr.splitlines() if not one.startswith("starting")]
-    assert "stopped; no dataset was committed" in line
+    assert "stopped. Run the same command again" in line
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 

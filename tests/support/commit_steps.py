@@ -169,11 +169,12 @@ class Job:
         export_labels(CLASSES, storage.join(staging, TRANSFORM_NAME))
         self.places = places = ShardPlaces(output=self.output, staging=staging, job=job)
         options = ShardOptions(image=ImageOptions(8, 8), plan=PlanOptions({"train": 1.0}))
-        self.reused = [write_shard(unit, places, options).reused for unit in self.units]
+        for unit in self.units:
+            write_shard(unit, places, options)
         counts = {("train", 0): sum(len(unit.refs) for unit in self.units)}
         self.plan = ShardPlan(CLASSES, counts, {"train": len(self.units)}, {})
         self.spec = CommitSpec(places, options, max_reject_fraction=1, report=False)
-        paths = [places.final_path(places.shard_name(unit)) for unit in self.units]
+        paths = [places.final_path(unit.name) for unit in self.units]
         self.summary = add_up(summary_of(path, self.spec) for path in paths)
 
     def begin_commit(self) -> list[FinalizeTask]:

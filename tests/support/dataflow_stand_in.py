@@ -11,7 +11,6 @@ import pathlib
 import subprocess
 import sys
 import threading
-import urllib.parse
 from collections.abc import Mapping
 from typing import Any
 
@@ -58,7 +57,7 @@ class StandIn(HttpStandIn):
         return said._replace(headers={**(said.headers or {}), "Metadata-Flavor": "Google"})
 
     def _answer(self, method: str, url: str, body: Any) -> Any:
-        path, _, query = url.partition("?")
+        path = url.partition("?")[0]
         if path.startswith("/computeMetadata/"):
             return _metadata(path)
         head, _, rest = path.partition("/jobs")
@@ -68,21 +67,14 @@ class StandIn(HttpStandIn):
         if method == "POST":
             return self._create(body)
         if not job_id:
-            name = urllib.parse.parse_qs(query).get("name", [""])[0]
-            return {"jobs": [job for job in self._active() if name in ("", job["name"])]}
+            return {"jobs": []}  # with the name of the new one
         if method == "PUT":
             return self._request_state(job_id, body["requestedState"])
         if what == "messages":
             return {"jobMessages": self._told(job_id)}
         return {"metrics": []} if what == "metrics" else self.jobs[job_id]
 
-    def _active(self) -> list[dict[str, Any]]:
-        return [job for job in self.jobs.values() if job["currentState"] == "JOB_STATE_RUNNING"]
-
     def _create(self, job: dict[str, Any]) -> dict[str, Any]:
-        for active in self._active():
-            if active["name"] == job["name"]:
-                return active  # as the service does; the client sees that it is another's
         job_id = f"2026-11-21_{len(self.jobs)}"
         self.jobs[job_id] = job | {"id": job_id, "currentState": "JOB_STATE_RUNNING"}
         self._messages[job_id] = []

@@ -46,8 +46,6 @@ def decode(batch: Batch, deeds: Mapping[int, str], log: str, watch) -> list[tupl
     path: a kill while that file is there, as by the kernel while another process has the memory.
     """
     left_out = []
-    with open(f"{log}-begun", "ab") as file:
-        file.write(b".")
     for number in range(len(batch.refs)):
         try:
             with watch.picture(number):

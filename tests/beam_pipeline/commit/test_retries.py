@@ -189,16 +189,3 @@ def test_a_full_disk_leaves_the_old_dataset_or_the_new_one(disturbed, output, tm
         job.run()  # the same command again, when there is room
         assert commit_steps.contents(output) == expected
     assert {*seen} == {old, "aside"}
-
-
-def test_a_finished_shard_is_reused_only_with_its_rejected_bytes(disturbed, output, tmp_path):
-    job = commit_steps.Job(output, commit_steps.make_units(tmp_path / "photos", 0))
-    job.begin()
-    job.begin()
-    assert job.reused == [True] * 3
-    first = next(shard for shard in job.summary.shards if shard.num_rejects)
-    storage.delete([job.places.rejects_path(first.name)])
-    job.begin()
-    assert job.reused.count(False) == 1
-    job.run()
-    assert len(quarantined(output)) == 5

@@ -178,7 +178,7 @@ def test_no_shard_of_a_job_that_lost_the_output_is_committed(server, photos, mon
     monkeypatch.setattr(storage.AtomicFile, "commit", commit_beside_newer_job)
     with pytest.raises(LeaseLostError) if is_late else contextlib.nullcontext():
         write_shard(unit, lost, OPTIONS)
-    name = newer.shard_name(unit)
+    name = unit.name
     (task,) = plan_finalize([read_result(name, newer).without_details()])
     # A lost job that uploaded first has replaced the result of the newer job.
     is_found = pytest.raises(OutputError, match="has changed since it was written")

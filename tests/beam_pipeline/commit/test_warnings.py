@@ -2,7 +2,7 @@
 
 import pytest
 
-from beam_pipeline.commit.warnings import counts_and_names, of_boxes, warnings_of
+from beam_pipeline.commit.warnings import counts_and_names, of_notes, warnings_of
 
 DEFAULT = ("train", "validation")
 
@@ -53,7 +53,7 @@ def test_empty_and_misspelled_splits_are_a_warning(splits, expected):
 
 def test_a_split_that_no_image_can_get_is_a_warning_with_a_way_that_helps():
     (said,) = told(even("train"), asks_splits=False, given_split=["train"])
-    assert "every image its split, 'train', so none is in 'validation'; for other" in said
+    assert "no image: 'validation'" in said and "second build with this dataset" in said
     (said,) = told(even("train"), given_split=["train"])
     assert "--splits was not applied to images of 'train'" in said
 
@@ -117,10 +117,10 @@ def test_findings_of_the_listing_are_warnings():
 
 
 def test_dropped_boxes_are_warned_of_with_the_options_that_place_them():
-    (said,) = of_boxes({"boxes_dropped": 2, "not_jpeg": 9})
+    (said,) = of_notes({"boxes_dropped": 2, "not_jpeg": 9})
     assert said.startswith("2 pictures had boxes outside")
     assert "--bbox_format" in said and "--bbox_frame" in said
-    assert not [*of_boxes({"not_jpeg": 9})]
+    assert not [*of_notes({"not_jpeg": 9})]
 
 
 def test_counts_and_names_separates_names_and_adds_up_counts():

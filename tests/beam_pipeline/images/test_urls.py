@@ -61,7 +61,7 @@ ANSWERS = [
     ("/large", "too_many_bytes", "1001 bytes; the limit is 1000"),
     ("/endless", "too_many_bytes", "the limit of 1000"),
     ("/short", "url_incomplete", "ended early"),
-    ("/reset", "url_unreachable", "broke off"),
+    ("/reset", "url_unreachable", "cannot be reached"),
     ("/silent", "url_timeout", "sent nothing for 0.3 s"),
     ("/drip", "url_timeout", "was not there in 0.8 s"),
     ("/drip_head", "url_timeout", "was not there in 0.8 s"),

@@ -66,22 +66,17 @@ def test_flags_of_the_java_side_are_known():
 
 
 @pytest.mark.parametrize(
-    ("given", "environ", "expected"),
+    ("given", "expected"),
     [
-        ((), "GOOGLE_CLOUD_PROJECT", {"project": "x"}),
-        ((), "CLOUDSDK_CORE_PROJECT", {"project": "x"}),
-        (("--project=y",), "GOOGLE_CLOUD_PROJECT", {"project": None}),
-        ((), "", {"setup_file": str(REPOSITORY / "setup.py"), "experiments": None}),
-        (("--sdk_container_image=i", "--experiments=y"), "",
+        ((), {"setup_file": str(REPOSITORY / "setup.py"), "experiments": None}),
+        (("--sdk_container_image=i", "--experiments=y"),
          {"experiments": "pip_no_build_isolation"}),  # is added to those that were given
-        (("--setup_file=/a/setup.py",), "", {"setup_file": None}),
-        (("--extra_package", "a.whl"), "", {"setup_file": None}),
-        (("--beam_plugins=x",), "", {"beam_plugins": "beam_pipeline.columns.tensorflow_settings"}),
+        (("--setup_file=/a/setup.py",), {"setup_file": None}),
+        (("--extra_package", "a.whl"), {"setup_file": None}),
+        (("--beam_plugins=x",), {"beam_plugins": "beam_pipeline.columns.tensorflow_settings"}),
     ],
 )  # fmt: skip
-def test_flags_of_dataflow_that_can_be_known_are_filled_in(given, environ, expected, monkeypatch):
-    if environ:
-        monkeypatch.setenv(environ, "x")
+def test_flags_of_dataflow_that_can_be_known_are_filled_in(given, expected):
     found = filled(["--runner=DataflowRunner", *given])
     assert {flag: found.get(flag) for flag in expected} == expected
 

@@ -6,14 +6,13 @@ from unittest import mock
 import apache_beam as beam
 import grpc
 import pytest
-from apache_beam.options.pipeline_options import DirectOptions, TypeOptions
+from apache_beam.options.pipeline_options import DirectOptions
 from apache_beam.runners.portability.fn_api_runner import fn_runner
 
 from beam_pipeline import cli
 from beam_pipeline.options import BuildOptions, InputOptions
 from beam_pipeline.runners import runner as runner_module
 from beam_pipeline.runners.runner import choose, job_name
-from imageshards import storage
 from imageshards.errors import UserError
 from tests.support import builds, portable_servers
 from tests.support.cluster import free_addresses
@@ -26,15 +25,16 @@ BUILD = BuildOptions(InputOptions("gs://b/in"), "gs://b/out")
     [
         (["--image_sise", "3"], "^'--image_sise' .* did you mean --image_size?"),
         (["--direct_num_worker=3"], "did you mean --direct_num_workers?"),
-        (["-xyzzy"], "^'-xyzzy' is a flag neither .* --help"),
-        (["b.jpg", "c.jpg"], "^'b.jpg' belongs to no flag.*quotes"),
+        (["-xyzzy"], "^'-xyzzy' is no flag .* --help"),
+        (["b.jpg", "c.jpg"], "^'b.jpg' is no flag.*quotes"),
         (["--runner"], "--runner: expected one argument"),
         (["--direct_num_workers", "many"], "--direct_num_workers.*'many'"),
         (["--region=a", "--region=b"], "--region was given twice"),
         (["--runner=SparkleRunner"], "Unexpected pipeline runner: SparkleRunner.*FlinkRunner"),
         (["--runner=no_such_module.Runner"], "No module named 'no_such_module'"),
         (["--direct_running_mode=multi_threading"], "multi_threading.; expected in_memory"),
-        (["--dry_run=True"], "--dry_run .*for a job on a cluster; plan_only"),
+        (["--dry_run=True"], "--dry_run .*; plan_only"),
+        (["--runner=flink", "--template_location=x"], "--template_location .*; plan_only"),
     ],
 )
 def test_a_flag_nobody_can_use_is_refused(argv, sentence, capsys):
@@ -51,16 +51,8 @@ def test_the_local_runner_is_named_so_that_none_is_downloaded(name):
     assert type(chosen.new_pipeline().runner) is fn_runner.FnApiRunner
     direct = chosen.options.view_as(DirectOptions)
     assert (direct.direct_running_mode, direct.direct_num_workers) == ("in_memory", 1)
-    # Types are not looked at, which takes time.
-    assert not chosen.options.view_as(TypeOptions).pipeline_type_check
-
-
-@pytest.mark.parametrize("name", ["flink", "apache_beam.runners.DataflowRunner", "PortableRunner"])
-def test_a_named_runner_is_not_local_and_checks_types(name):
-    chosen = choose(["--runner", name], BUILD)
-    kind = "DataflowRunner" if "Dataflow" in name else "RemoteRunner"
-    assert (type(chosen).__name__, chosen.local) == (kind, False)
-    assert chosen.options.view_as(TypeOptions).pipeline_type_check
+    for remote in ("flink", "apache_beam.runners.DataflowRunner", "PortableRunner"):
+        assert not choose(["--runner", remote], BUILD).local
 
 
 def run(monkeypatch, error, states=(), cancel=None):
@@ -125,22 +117,6 @@ def test_a_job_is_named_after_its_output(output, stem, tmp_path, monkeypatch):
     assert name == job_name(output.rstrip("/")) != job_name(output.rstrip("/") + "2")
     monkeypatch.chdir(tmp_path)  # a folder has one name however it is written
     assert job_name("out") == job_name(f"{tmp_path}/x/../out/")
-
-
-@pytest.mark.process
-def test_a_dry_run_leaves_the_output_to_the_job_that_runs(tmp_path):
-    """Beam's client of a job service would submit the job in spite of the flag."""
-    photos, output = builds.class_folders(tmp_path / "in", {"cat": 2, "dog": 2}), tmp_path / "set"
-    (tmp_path / "keys").write_text("cat/cat 0.jpg\n")
-    flags = ["--input", str(photos), "--output", str(output), "--exclude", str(tmp_path / "keys")]
-    flags += ["--runner=PortableRunner", f"--job_endpoint={free_addresses(1)[0]}", "--dry_run=True"]
-    for running in ({}, {"job.json": '{"id": "7"}', "excluded.keys": "[]"}):
-        for name, text in running.items():
-            storage.write(f"{output}/.staging/{name}", text)
-        code, said = portable_servers.run_here(*flags)
-        assert code == 0 and "nothing was submitted" in said, said
-        there = {path.name: path.read_text() for path in output.glob(".staging/*")}
-        assert there == running | ({"lock": there["lock"]} if running else {})
 
 
 @pytest.mark.process

@@ -152,7 +152,7 @@ def test_a_build_counts_equal_files_and_warns_of_those_between_splits(built):
     said = manifest(built)
     assert said["copies"] == {"copies": 2, "between_splits": 1}
     (leak,) = [text for text in said["warnings"] if "in more than one split" in text]
-    assert leak.startswith("1 original is in") and leak in page
+    assert leak.startswith("1 original in") and leak in page
     assert leak in final_table(typed(said), 1, 0)
     assert write_report(str(built), typed(manifest(built)))
     assert (built / "report" / "index.html").read_text() == page
