@@ -91,3 +91,14 @@ def test_no_command_writes_or_deletes_behind_a_link_of_a_dataset(tmp_path, home,
     storage.delete_unfinished(str(dataset.directory), "*")
     path.unlink()  # as the sentence says
     command(dataset.directory)
+
+
+def test_links_in_the_folders_of_a_dataset_are_not_followed(tmp_path, home):
+    dataset = Dataset(tmp_path / "set", {"train": 1}, per_shard=2).directory
+    for folder in ("report", "index", "quarantine", "duplicates"):
+        (dataset / folder).mkdir(exist_ok=True)
+        for name, target in {"a": ".", "b": ".", "home": home, "top": "/"}.items():
+            (dataset / folder / name).symlink_to(target)
+    assert ims.verify(dataset, workers=1).ok
+    assert ims.report(dataset) == f"{dataset}/report/index.html"
+    ims.duplicates(dataset, workers=1)

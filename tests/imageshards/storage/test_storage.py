@@ -481,3 +481,26 @@ def test_an_unknown_scheme_is_reported_in_one_sentence():
         storage.check_bucket("nostore://b", "input")
     with pytest.raises(OSError, match="no file system"):
         storage.read("nostore://b/x")
+
+
+def test_half_a_copy_is_not_used(server):
+    place = server.bucket() + "/half"
+    names = ["1.bin", "2.bin", "3.bin"]
+    for name in names:
+        storage.write(f"{place}/{name}", name.encode())
+    storage.read(f"{place}/1.bin")
+    server.fail(403, times=10**6, matching="2.bin")
+    with pytest.raises(OSError, match="403"):
+        storage.local_copy(place)
+    server.heal()
+    assert sorted(os.listdir(storage.local_copy(place))) == names
+
+
+def test_a_local_file_appears_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "sub" / "x"
+    storage.write(str(path), b"old")
+    monkeypatch.setattr(os, "fsync", mock.Mock(side_effect=OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        storage.write(str(path), b"new")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(path.parent) == ["x"]
