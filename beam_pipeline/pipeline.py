@@ -25,7 +25,7 @@ from beam_pipeline.commit.staging import OutputState, check_output, read_output_
 from beam_pipeline.commit.transforms import CommitShards
 from beam_pipeline.commit.warnings import counts_and_names, warnings_of
 from beam_pipeline.inputs import selection
-from beam_pipeline.inputs.layout import layout_of
+from beam_pipeline.inputs.layout import expand_braces, layout_of
 from beam_pipeline.inputs.listing import schemas_of, spooled_files
 from beam_pipeline.inputs.spool import SPOOL_NAME, announce
 from beam_pipeline.inputs.tables.schema import TableSchema
@@ -33,7 +33,9 @@ from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import (
     DATASET,
+    FILE_FLAGS,
     TABLE,
+    TABLE_FLAGS,
     BuildOptions,
     ColumnSpec,
     InputOptions,
@@ -164,8 +166,17 @@ def checked_schemas(options: BuildOptions) -> Schemas:
     if not columns and options.transform_module is None:
         idle["transform_temp_dir"] = "inputs without extra columns"
     layouts = {*map(layout_of, options.sources)}
+    if not any(schemas):
+        idle |= dict.fromkeys(TABLE_FLAGS, "inputs without columns")
     if TABLE not in layouts or all(schema is None or schema.has_pictures for schema in schemas):
-        idle |= dict.fromkeys(options_of(UrlOptions), "inputs without a table of addresses")
+        paths = (*options_of(UrlOptions), "allow_any_path")
+        idle |= dict.fromkeys(paths, "inputs without a table of paths or addresses")
+    if TABLE not in layouts:
+        idle["image_column"] = "inputs that are no table"
+    if layouts <= {TABLE, DATASET}:
+        idle |= dict.fromkeys(FILE_FLAGS, "inputs that are no folder, glob or archive")
+    if not any(expand_braces(each.input)[0].lower().endswith(".zip") for each in options.sources):
+        idle["zip_encoding"] = "inputs that are no .zip archive"
     if layouts == {DATASET}:
         idle |= dict.fromkeys(("max_pixels", "max_bytes"), "inputs whose records are copied")
     flags = {"max_pixels": "max_image_mpx", "max_bytes": "max_image_mb"}

@@ -33,6 +33,7 @@ from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import BuildOptions, ColumnSpec, ShardOptions
 from beam_pipeline.planning.refs import ClassOrder, RefBatch, distinct_labels
 from imageshards import storage
+from imageshards.commands.command_line import check_installed
 from imageshards.errors import Arg
 from imageshards.manifest import ONE, FeatureSpec
 
@@ -101,7 +102,7 @@ class AnalyseColumns(beam.PTransform):
             if names.count(name) > 1:
                 raise invalid("columns", f"{name!r} twice", "each column once")
         if columns or transform_module is not None or copied_from:
-            preprocessing.check_installed()
+            check_installed("tensorflow_transform")
         transform_dir = transform_dir and storage.place("transform_dir", transform_dir)
         self._copied_from = copied_from and storage.place("copied_from", copied_from)
         self._columns = tuple(columns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from beam_pipeline.inputs import folders, labels
 from beam_pipeline.inputs.annotations import file_error
@@ -25,7 +25,6 @@ from beam_pipeline.inputs.layout import (
     is_glob,
     is_pattern,
     layout_of,
-    unfit_option,
     without_suffix,
     wrong_input,
 )
@@ -36,9 +35,7 @@ from beam_pipeline.inputs.tables.schema import TableSchema, read_schema, table_f
 from beam_pipeline.options import (
     ARCHIVES,
     DATASET,
-    FILE_FLAGS,
     TABLE,
-    TABLE_FLAGS,
     InputOptions,
 )
 from beam_pipeline.planning.refs import ImageRef
@@ -83,7 +80,7 @@ def schema_of(source: InputOptions, class_names: Sequence[str] | None = None) ->
     """Returns the columns of an image table or of WebDataset archives, None without columns.
 
     `class_names` are names by number, for labels that are numbers. Raises `UserError` if the table
-    cannot be read or lacks a column, or if a flag does not fit the input.
+    cannot be read or lacks a column.
     """
     return schemas_of([source], class_names)[0]
 
@@ -92,26 +89,15 @@ def schemas_of(
     sources: Sequence[InputOptions], class_names: Sequence[str] | None = None
 ) -> tuple[TableSchema | None, ...]:
     """Returns the columns of each input; raises `UserError` also if extra columns would differ."""
-    layouts = [*map(layout_of, sources)]
-    are_read = dict.fromkeys(FILE_FLAGS, any(each not in (TABLE, DATASET) for each in layouts))
-    _check_read(sources, are_read, "a folder, a glob or an archive")
-    paths = [path.lower() for source in sources for path in expand_braces(source.input)]
-    has_zip = any(path.endswith(".zip") for path in paths)
-    _check_read(sources, {"zip_encoding": has_zip}, "a .zip archive")
     schemas: list[TableSchema | None] = []
-    for source, layout in zip(sources, layouts, strict=True):
-        read = {TABLE: read_schema, ARCHIVES: webdataset_schema}.get(layout)
+    for source in sources:
+        read = {TABLE: read_schema, ARCHIVES: webdataset_schema}.get(layout_of(source))
         found = read(source) if read else None
         if found is not None:
             # Names in a Parquet file win over the names of --class_names.
             names = found.class_names or tuple(class_names or ())
             found = dataclasses.replace(found, class_names=names)
         schemas.append(found)
-    are_read = dict.fromkeys(TABLE_FLAGS, any(schemas))
-    tables = [s for s, layout in zip(schemas, layouts, strict=True) if s and layout == TABLE]
-    are_read["image_column"] = bool(tables)
-    are_read["allow_any_path"] = not all(schema.has_pictures for schema in tables)
-    _check_read(sources, are_read, "a .csv, .jsonl or .parquet file of paths")
     columns = [schema.columns if schema else () for schema in schemas]
     for source, given in zip(sources[1:], columns[1:], strict=True):
         if set(given) != set(columns[0]):
@@ -119,21 +105,6 @@ def schemas_of(
             pair = (sources[0].input, columns[0]), (source.input, given)
             raise different_columns(*pair, "the same ones in all", remedy)
     return tuple(schemas)
-
-
-def _check_read(
-    sources: Sequence[InputOptions], are_read: Mapping[str, bool], expected: str
-) -> None:
-    """Raises `UserError` if an option has a value that no input reads."""
-    for source in sources:
-        for name in (name for name, is_read in are_read.items() if not is_read):
-            if (value := getattr(source, name)) != getattr(InputOptions, name):
-                remedy = "leave it out"
-                if name == "exclude_glob":
-                    remedy = "leave images out by their keys, in a file for " + Arg("exclude")
-                problem = "has nothing that this option is for"
-                given = repr(", ".join(value) if name in FILE_FLAGS else value)
-                raise unfit_option(name, given, source.input, problem, expected, remedy)
 
 
 def listing_tasks(*sources: InputOptions, draws: bool = True) -> list[ListingTask]:

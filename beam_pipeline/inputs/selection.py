@@ -23,7 +23,7 @@ from beam_pipeline.planning.refs import UNIQUE, ImageRef, KeyHasher, Label, RefB
 from imageshards import storage
 from imageshards.errors import Arg
 from imageshards.index import read_index
-from imageshards.manifest import MANIFEST_NAME, SEVERAL, load_manifest
+from imageshards.manifest import MANIFEST_NAME, load_manifest
 from imageshards.text import about_look_alikes, class_sort_key, counted
 
 # Reason of images that --exclude leaves out.
@@ -260,17 +260,11 @@ def first_two(found: Iterable[list[str]]) -> list[str]:
 def refuse(key: str, uris: list[str]) -> None:
     """Raises `UserError` with both images of a key that occurs twice."""
     one, other = uris
-    remedy = "of rows, say " + Arg("key_column", "none") + ", which numbers them, or name a "
-    remedy += "unique column by " + Arg("key_column")
-    if one == other:
-        received = f"two rows with the key {key!r} for the image {one!r}"
-        remedy += "; for one record of an image, put its labels into one row as a list ("
-        remedy += Arg("label", SEVERAL) + "), and the sides of each of its boxes into four columns "
-        remedy += "(" + Arg("bbox_format") + ")"
-    else:
-        received = f"the key {key!r} twice, for {one!r} and {other!r}"
-        remedy += ", or remove one row; if two inputs have a key, first copy one of them without "
-        remedy += "it (imageshards build --input ONE --exclude KEYS --output ANOTHER)"
+    remedy = "of rows, say " + Arg("key_column", "none") + ", which numbers them, name a unique "
+    remedy += "column by " + Arg("key_column") + ", or put all labels and boxes of an image into "
+    remedy += "one row; if two inputs have a key, first copy one of them without it (imageshards "
+    remedy += "build --input ONE --exclude KEYS --output ANOTHER)"
+    received = f"the key {key!r} twice, for {one!r} and {other!r}"
     raise invalid("input", received, "unique keys", remedy)
 
 

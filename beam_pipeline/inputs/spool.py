@@ -8,7 +8,6 @@ resumed build finds the file again, and a source that has changed is spooled ane
 from __future__ import annotations
 
 import bz2
-import errno
 import gzip
 import hashlib
 import lzma
@@ -20,8 +19,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from typing import IO, Any
 
-from beam_pipeline.inputs.annotations import file_error
-from beam_pipeline.inputs.layout import unreadable, wrong_input
+from beam_pipeline.inputs.layout import wrong_input
 from imageshards import storage
 from imageshards.errors import Arg
 from imageshards.storage.base import Stat, replaced
@@ -31,8 +29,6 @@ SPOOL_NAME = "spool"
 # Free space that spooled files leave on a disk.
 _LEFT_FREE_BYTES = 256 << 20
 _PIECE_BYTES = 1 << 20
-_BZ2_END = 0x177245385090
-_TAIL_BYTES = 16
 
 _OPENERS: dict[tuple[str, ...], Callable[..., Any]] = {
     (".tar.gz", ".tgz"): gzip.open,
@@ -65,37 +61,17 @@ def spool_tar(source: Stat, folder: str) -> str:
     if opener is None or storage.exists(path):
         return path
     with storage.open_write(path) as target:
-        try:
-            with storage.open_read(source.path, source.version) as stored:
-                with opener(stored) as content:
-                    while data := content.read(_PIECE_BYTES):
-                        check_space(folder, len(data), source.path)
-                        target.write(data)
-                if not _ends_whole(stored, opener):
-                    raise EOFError("bytes that are no such stream follow its end")
-            # A file of this machine may have been written to while it was read.
-            if storage.stat(source.path) != source:
-                raise replaced(source.path)
-        except DECOMPRESSION_ERRORS as e:
-            if isinstance(e, OSError) and e.errno == errno.ESTALE:
-                raise unreadable(source.path, e) from e
-            problem = f"which cannot be unpacked to its end ({e})"
-            whole = wrong_input(source.path, problem, "a whole archive", "fetch or pack it again")
-            raise file_error(source.path) or whole from e
+        with storage.open_read(source.path, source.version) as stored:
+            with opener(stored) as content:
+                while data := content.read(_PIECE_BYTES):
+                    check_space(folder, len(data), source.path)
+                    target.write(data)
+            if not _ends_whole(stored, opener):
+                raise EOFError("bytes that are no such stream follow its end")
+        # A file of this machine may have been written to while it was read.
+        if storage.stat(source.path) != source:
+            raise replaced(source.path)
     return path
-
-
-def _ends_whole(stored: IO[bytes], opener: Callable[..., Any]) -> bool:
-    """Returns whether a file ends as a compressed stream does, as `bz2` and `lzma` pass over more.
-
-    A stream of bz2 ends with a mark of 48 bits at any bit, a checksum and at most 7 bits.
-    """
-    stored.seek(max(0, stored.seek(0, os.SEEK_END) - _TAIL_BYTES))
-    tail = stored.read()
-    if opener is bz2.open:
-        bits = int.from_bytes(tail, "big")
-        return any(bits >> 32 + shift & (1 << 48) - 1 == _BZ2_END for shift in range(8))
-    return opener is gzip.open or tail.rstrip(b"\0").endswith(b"YZ")
 
 
 def check_space(folder: str, num_bytes: int, path: str) -> None:
@@ -133,3 +109,16 @@ def announce(sources: Iterable[Stat], folder: str) -> None:
         f"{folder} until the dataset is finished",
         file=sys.stderr,
     )
+
+
+def _ends_whole(stored: IO[bytes], opener: Callable[..., Any]) -> bool:
+    """Returns whether a file ends as a compressed stream does, as `bz2` and `lzma` pass over more.
+
+    A stream of bz2 ends with a mark of 48 bits at any bit, a checksum and at most 7 bits.
+    """
+    stored.seek(max(0, stored.seek(0, os.SEEK_END) - _TAIL_BYTES))
+    tail = stored.read()
+    if opener is bz2.open:
+        bits = int.from_bytes(tail, "big")
+        return any(bits >> 32 + shift & (1 << 48) - 1 == _BZ2_END for shift in range(8))
+    return opener is gzip.open or tail.rstrip(b"\0").endswith(b"YZ")

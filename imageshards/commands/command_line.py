@@ -27,7 +27,10 @@ _MAX_HINTS = 3
 
 _OURS = ("imageshards", "beam_pipeline", "trainer")
 # Package that only some commands need → the extra that brings the package.
-_EXTRAS = {"apache_beam": "pipeline", "keras": "trainer", "tensorflow": "trainer"}
+_EXTRAS = {
+    "apache_beam": "pipeline", "tensorflow_transform": "columns", "keras": "trainer",
+    "tensorflow": "trainer",
+}  # fmt: skip
 
 
 def split_names(text: str) -> tuple[str, ...]:

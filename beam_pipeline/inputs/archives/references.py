@@ -24,7 +24,6 @@ from beam_pipeline.inputs.archives.members import (
 )
 from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, Level, PathFilter, Skipped
 from beam_pipeline.inputs.layout import wrong_input
-from beam_pipeline.inputs.spool import decompressed, spool_tar
 from beam_pipeline.inputs.tables.references import refs_of_row
 from beam_pipeline.inputs.tables.rows import Row
 from beam_pipeline.inputs.tables.schema import TableSchema, schema_of_rows
@@ -262,13 +261,11 @@ def archive_refs(
     if found is None:
         expected = "an archive (.tar, .zip, .tar.gz)"
         raise wrong_input(path, "which is no file", expected, "fix the path")
-    spooled = spool_tar(found, spool) if decompressed(path) else ""
-    blank = ImageRef(
-        "", path, None, mtime_ns=found.mtime_ns, spooled=spooled, version=found.version
-    )
+    blank = ImageRef("", path, None, mtime_ns=found.mtime_ns, version=found.version)
     counts = collections.Counter[str]()
     has_image = False
-    with open_archive(path, spooled, found.version, source.zip_encoding) as archive:
+    with open_archive(path, found, spool, source.zip_encoding) as archive:
+        blank = blank._replace(spooled=archive.spooled)
         if schema is not None:
             refs = _sample_refs(archive, source, schema, prefix, blank)
         else:

@@ -123,16 +123,10 @@ def test_flags_that_are_for_no_input_are_refused_and_others_stay_where_they_belo
         given = InputOptions(source.input, **{flag: value})
         with refused(flag, given.input):
             open_inputs(BuildOptions(given, "/out"))
-    with refused("zip_encoding", str(rows)):
-        schemas_of([InputOptions(str(rows), zip_encoding="gbk")])
-    with refused("extensions", "received '.png', but"):
-        schemas_of([InputOptions(str(rows), extensions=(".png",))])
     named = InputOptions(str(rows), image_column="image", allow_any_path=True, columns=())
     copied = dataclasses.replace(named, input=str(made.directory))
     found = open_inputs(BuildOptions(named, "/out", (copied,)))
     assert [bool(schema) for schema in schemas_of(found.sources)] == [True, False]
-    with refused("image_column", copied.input):
-        schemas_of(open_inputs(BuildOptions(copied, "/out")).sources)
 
 
 SHARD = "train-00000-of-00003.tfrecord"

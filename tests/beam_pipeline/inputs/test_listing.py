@@ -348,12 +348,6 @@ def test_an_input_of_closed_folders_is_refused(tmp_path, nobody_closes, path, op
         listed(f"{tmp_path}{path}", **options)
 
 
-@pytest.mark.parametrize("layout", ["table", "dataset"])
-def test_globs_are_not_for_inputs_that_have_keys(layout):
-    with refused("exclude_glob", "'/in'"):
-        schema_of(InputOptions("/in", layout=layout, exclude_glob=("old",)))
-
-
 PHONES = "cat/a.jpg cat/b.HEIC cat/c.heic dog/d.NEF dog/notes.txt"
 NO_DOG, NEF = "empty_class_folder: dog", "unread_format: .nef"
 

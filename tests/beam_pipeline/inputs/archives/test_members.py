@@ -22,7 +22,6 @@ from beam_pipeline.images.read import ZIP_HEADER_BYTES, read_images, read_zip_me
 from beam_pipeline.inputs.archives import members as archives
 from beam_pipeline.inputs.layout import expand_braces
 from beam_pipeline.inputs.listing import schema_of
-from beam_pipeline.inputs.spool import spool_tar
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
@@ -174,7 +173,7 @@ def test_an_inner_tar_without_its_end_is_refused(tmp_path):
             listed(path)
 
 
-@pytest.mark.parametrize("name", ["a.tar", "a.zip", "a.tgz", "a.tar.bz2", "a.tar.xz"])
+@pytest.mark.parametrize("name", ["a.tar", "a.zip", "a.tgz"])
 def test_other_bytes_behind_the_end_are_refused(tmp_path, name):
     whole = tar(tmp_path / "a.tar", "cat/1.jpg", "dog/2.jpg").read_bytes()
     ending = name.rpartition(".")[2]
@@ -185,13 +184,8 @@ def test_other_bytes_behind_the_end_are_refused(tmp_path, name):
             listed(tmp_path / name)
         whole = one
     elif ending != "tar":
-        compress: Any = {"tgz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}[ending]
-        whole = compress(whole)
-    for behind, is_whole in (
-        (b"", True),
-        (b"\0" * 512, ending in ("tar", "tgz")),
-        (b"more", 0),
-    ):
+        whole = gzip.compress(whole)
+    for behind, is_whole in ((b"", True), (b"\0" * 512, ending != "zip"), (b"more", False)):
         (tmp_path / name).write_bytes(whole + behind)
         with contextlib.nullcontext() if is_whole else refused("input", f"{name}'"):
             assert listed(tmp_path / name, str(tmp_path / f"spool{len(behind)}"))[0]
@@ -356,7 +350,8 @@ def test_a_compressed_archive_that_was_replaced_is_not_unpacked(tmp_path):
     (found,) = storage.list_folder(str(path.parent))
     path.write_bytes(gzip.compress(tar(tmp_path / "a.tar", "cat/1.jpg", "cat/2.jpg").read_bytes()))
     with refused("input", "a.tar.gz', which was replaced while it was read"):
-        spool_tar(found, str(tmp_path / "spool"))
+        with archives.open_archive(str(path), found, str(tmp_path / "spool")):
+            pass
     assert not list((tmp_path / "spool").iterdir())
 
 

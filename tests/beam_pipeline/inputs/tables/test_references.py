@@ -484,7 +484,7 @@ def test_a_row_without_a_picture_has_no_bytes_and_the_rows_behind_it_keep_theirs
     [
         ({"image": pa.array(PICTURES)}, ["'label'"]),
         ({"img": pa.array(PICTURES), "label": pa.array(["a"] * 3)}, ["'image'"]),
-        ({"image": pa.array(["x"] * 3), "label": pa.array(["a"] * 3)}, ["'image'", "string"]),
+        ({"image": pa.array(["x"] * 3), "label": pa.array(["a"] * 3)}, ["'image'", "'x'"]),
     ],
 )
 def test_each_file_with_pictures_must_have_the_columns_of_the_first(tmp_path, columns, words):
