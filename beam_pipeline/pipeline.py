@@ -26,8 +26,8 @@ from beam_pipeline.commit.transforms import CommitShards
 from beam_pipeline.commit.warnings import counts_and_names, warnings_of
 from beam_pipeline.inputs import selection
 from beam_pipeline.inputs.layout import expand_braces, layout_of
-from beam_pipeline.inputs.listing import schemas_of, spooled_files
-from beam_pipeline.inputs.spool import SPOOL_NAME, announce
+from beam_pipeline.inputs.listing import schemas_of
+from beam_pipeline.inputs.spool import SPOOL_NAME
 from beam_pipeline.inputs.tables.schema import TableSchema
 from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.option_texts import invalid
@@ -75,7 +75,6 @@ def build(options: BuildOptions, runner: Runner, state: OutputState, job: str) -
     ):
         pipeline = runner.new_pipeline(bool(columns or options.transform_module or options.copied))
         excluded = selection.share_keys(options.exclude, folder) if options.exclude else None
-        announce(spooled_files(options.sources, schemas), storage.join(staging, SPOOL_NAME))
         construct(pipeline, options, schemas, staging, temporary, excluded, job)
         return runner.run(pipeline)
 
@@ -178,7 +177,8 @@ def checked_schemas(options: BuildOptions) -> Schemas:
     if not any(expand_braces(each.input)[0].lower().endswith(".zip") for each in options.sources):
         idle["zip_encoding"] = "inputs that are no .zip archive"
     if layouts == {DATASET}:
-        idle |= dict.fromkeys(("max_pixels", "max_bytes"), "inputs whose records are copied")
+        names = ("max_pixels", "max_bytes", "label_regex", "label_separator")
+        idle |= dict.fromkeys(names, "inputs whose records are copied")
     flags = {"max_pixels": "max_image_mpx", "max_bytes": "max_image_mb"}
     for name in sorted(options.given & idle.keys()):
         received = "a value that has no effect with " + idle[name]

@@ -19,7 +19,6 @@ from beam_pipeline.inputs.datasets import (
 )
 from beam_pipeline.inputs.folders import Found, Level, PathFilter, Skipped, is_dataset, level
 from beam_pipeline.inputs.layout import (
-    expand_braces,
     glob_root,
     input_root,
     is_glob,
@@ -28,7 +27,6 @@ from beam_pipeline.inputs.layout import (
     without_suffix,
     wrong_input,
 )
-from beam_pipeline.inputs.spool import decompressed
 from beam_pipeline.inputs.tables.references import read_refs
 from beam_pipeline.inputs.tables.rows import Part, parts
 from beam_pipeline.inputs.tables.schema import TableSchema, read_schema, table_files
@@ -61,19 +59,6 @@ class ListingTask:
     prefix: str = ""  # beginning of the keys of an archive
     # Path whose name says a split, if images must not be drawn into the same split; else "".
     beside: str = ""
-
-
-def spooled_files(
-    sources: Sequence[InputOptions], schemas: Sequence[TableSchema | None]
-) -> list[storage.Stat]:
-    """Returns the files of all inputs that cannot be read by ranges, with their present sizes."""
-    paths: list[str] = []
-    for source, schema in zip(sources, schemas, strict=True):
-        if schema is not None and schema.has_pictures:
-            paths += table_files(source.input)
-        elif layout_of(source) == ARCHIVES and any(map(decompressed, expand_braces(source.input))):
-            paths += [path for path, _ in archive_files(source) if decompressed(path)]
-    return [found for found in storage.map_concurrently(storage.stat, paths) if found]
 
 
 def schema_of(source: InputOptions, class_names: Sequence[str] | None = None) -> TableSchema | None:

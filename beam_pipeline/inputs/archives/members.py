@@ -310,7 +310,7 @@ def open_archive(
         with contextlib.ExitStack() as stack:
             opener, spooled = decompressed(path), ""
             if opener and found:
-                spooled = spool_tar(found, spool)
+                spooled = spool_tar(found, spool, opener)
             place, version = spooled or path, found.version if found and not spooled else ""
             file: Any = storage.open_read(place, version)
             if opener and not spooled:

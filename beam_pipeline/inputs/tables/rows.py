@@ -23,13 +23,14 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from beam_pipeline.inputs.layout import unreadable, wrong_input
-from beam_pipeline.inputs.spool import check_space, spooled_path
+from beam_pipeline.inputs.spool import spooled_file
 from beam_pipeline.inputs.tables.cells import MAX_WHOLE_FLOAT32
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.manifest import OBJECT_PREFIX, SPLIT_NAMES
 from imageshards.storage.base import RANGE_BYTES
+from imageshards.storage.concurrency import check_stopped
 from imageshards.text import counted, printable, shortened
 
 # `FILE line N` or `FILE row N`, and the row's cells by column name.
@@ -278,14 +279,10 @@ def picture_rows(
     if found is None:
         raise wrong_input(path, "which is no file", "a Parquet file", "fix the path")
     groups = f"{part.row_groups.start}-{part.row_groups.stop}" if part else ""
-    spooled = spooled_path(spool, found, groups)
-    blank = ImageRef("", path, None, split_of(path), mtime_ns=found.mtime_ns, spooled=spooled)
+    rows: list[PictureRow] = []
     offset = 0
-    with contextlib.ExitStack() as stack:
-        # A resumed build finds the pictures that an earlier run has spooled.
-        is_there = storage.exists(spooled)
-        target = None if is_there else stack.enter_context(storage.open_write(spooled))
-        rows: list[PictureRow] = []
+    with spooled_file(found, spool, groups) as (spooled, target):
+        blank = ImageRef("", path, None, split_of(path), mtime_ns=found.mtime_ns, spooled=spooled)
         for where, row in _parquet_rows(path, columns, part):
             cell = row.pop(image) or {}
             picture = cell if isinstance(cell, dict) else {"bytes": cell}
@@ -293,13 +290,13 @@ def picture_rows(
             if not isinstance(data, bytes):
                 problem = f"whose column {image!r} holds {shortened(repr(data), 80)}"
                 raise wrong_input(path, problem, "pictures in every file")
+            check_stopped()
             if target is not None:
-                check_space(spool, len(data), path)
                 target.write(data)
             ref = blank._replace(key=key, size_bytes=len(data), offset_bytes=offset)
             rows.append((where, row, ref))
             offset += len(data)
-    # The spooled file appears under its name when the stack is closed, so no row comes earlier.
+    # The spooled file appears under its name when it is closed, so no row comes earlier.
     yield from rows
 
 

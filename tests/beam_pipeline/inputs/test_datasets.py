@@ -117,12 +117,6 @@ def test_columns_that_would_have_to_be_analysed_again_are_refused(tmp_path):
 def test_flags_that_are_for_no_input_are_refused_and_others_stay_where_they_belong(made, tmp_path):
     rows = tmp_path / "rows.csv"
     rows.write_text("image,label,who\na.jpg,cat,x\n")
-    source = InputOptions(str(made.directory))
-    options: dict = {"label_regex": "^(a)", "label_separator": "|"}
-    for flag, value in options.items():
-        given = InputOptions(source.input, **{flag: value})
-        with refused(flag, given.input):
-            open_inputs(BuildOptions(given, "/out"))
     named = InputOptions(str(rows), image_column="image", allow_any_path=True, columns=())
     copied = dataclasses.replace(named, input=str(made.directory))
     found = open_inputs(BuildOptions(named, "/out", (copied,)))

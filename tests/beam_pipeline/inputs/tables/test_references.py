@@ -343,7 +343,6 @@ SEVERAL = {"label": "several"}
         (H + "x,a,1\n" * INFERENCE_ROWS + "y,b,\n", {}, ["line 1002", "''", "columns='age:float'"]),
         (H + "x,a,1\n,b,2\n", {}, ["line 3", "'image'", "not empty"]),
         (J + '{"image": "y", "age": 2}\n', {}, ["line 2", "None", "'label'"]),
-        (J.replace("1", '"x"') + '{"image": "y", "label": "b"}', {}, ["line 2", "'age'"]),
         (J + '{"image": "y", "label": 0.5, "age": 1}', {}, ["line 2", "0.5", "'label:float'"]),
         (J + '{"image": "y", "label": NaN, "age": 1}', {}, ["line 2", "nan", "fill it"]),
         (J + '{"image": {"path": "y"}, "label": 1}', {}, ["line 2", "'path'", "text"]),
