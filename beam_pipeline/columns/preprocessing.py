@@ -106,12 +106,12 @@ def raw_feature_spec(columns: Sequence[ColumnSpec]) -> dict[str, Any]:
     }
 
 
-def write_raw_metadata(feature_spec: dict[str, Any], transform_dir: str) -> None:
+def write_raw_metadata(_: Any, columns: Sequence[ColumnSpec], transform_dir: str) -> None:
     """Writes the spec of the raw columns to the file of `TFTransformOutput.raw_metadata`."""
     import tensorflow_transform as tft
     from tensorflow_transform.tf_metadata import metadata_io
 
-    metadata = tft.DatasetMetadata.from_feature_spec(feature_spec)
+    metadata = tft.DatasetMetadata.from_feature_spec(raw_feature_spec(columns))
     metadata_io.write_metadata(metadata, os.path.join(transform_dir, "metadata"))
 
 

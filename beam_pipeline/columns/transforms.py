@@ -159,7 +159,8 @@ class AnalyseColumns(beam.PTransform):
             written = (
                 transform_fn
                 | "WriteTransformFn" >> tft_beam.WriteTransformFn(exported)
-                | "WriteRawMetadata" >> beam.Map(_write_raw_metadata, columns, exported)
+                | "WriteRawMetadata"
+                >> beam.Map(preprocessing.write_raw_metadata, columns, exported)
             )
         return transformed | "ToRefBatches" >> beam.Map(to_ref_batch), written
 
@@ -215,7 +216,3 @@ def _adapter_config(columns: Sequence[ColumnSpec]) -> Any:
     schema = tft.DatasetMetadata.from_feature_spec(preprocessing.raw_feature_spec(columns)).schema
     representations = tensor_representation_util.InferTensorRepresentationsFromMixedSchema(schema)
     return tensor_adapter.TensorAdapterConfig(arrow_schema(columns), representations)
-
-
-def _write_raw_metadata(_: None, columns: Sequence[ColumnSpec], exported: str) -> None:
-    preprocessing.write_raw_metadata(preprocessing.raw_feature_spec(columns), exported)

@@ -257,8 +257,10 @@ def first_two(found: Iterable[list[str]]) -> list[str]:
     return sorted(uri for uris in found for uri in uris)[:2]
 
 
-def refuse(key: str, uris: list[str]) -> None:
+def refuse(key: str, uris: list[str]) -> tuple[()]:
     """Raises `UserError` with both images of a key that occurs twice."""
+    if len(uris) == 1:
+        return ()  # the key has the same hash as a different key
     one, other = uris
     remedy = "of rows, say " + Arg("key_column", "none") + ", which numbers them, name a unique "
     remedy += "column by " + Arg("key_column") + ", or put all labels and boxes of an image into "
@@ -293,7 +295,5 @@ class RefuseDuplicateKeys(beam.PTransform):
                 tuple[str, list[str]]
             )
             | "FirstTwo" >> beam.CombinePerKey(first_two)
-            # A key with one image has the same hash as a different key.
-            | "MoreThanOne" >> beam.Filter(lambda found: len(found[1]) > 1)
-            | "Refuse" >> beam.MapTuple(stores.step(refuse))
+            | "Refuse" >> beam.FlatMapTuple(stores.step(refuse))
         )

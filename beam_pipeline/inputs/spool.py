@@ -104,23 +104,3 @@ def _ends_whole(stored: IO[bytes], opener: Callable[..., Any]) -> bool:
         bits = int.from_bytes(tail, "big")
         return any(bits >> 32 + shift & (1 << 48) - 1 == _BZ2_END for shift in range(8))
     return opener is gzip.open or tail.rstrip(b"\0").endswith(b"YZ")
-
-
-def check_space(folder: str, num_bytes: int, path: str) -> None:
-    """Raises `UserError` if a disk has too little space for more spooled bytes.
-
-    Raises `KeyboardInterrupt` after Ctrl-C, as spooling a file may take minutes.
-    """
-    check_stopped()
-    # Files of a store are written to a temporary local file first.
-    place = os.path.abspath(folder) if storage.is_local(folder) else tempfile.gettempdir()
-    while not os.path.exists(place):
-        place = os.path.dirname(place)
-    free = shutil.disk_usage(place).free
-    if num_bytes + _LEFT_FREE_BYTES > free:
-        problem = f"which is unpacked into {folder!r}, where {free / 1e9:.1f} GB are free"
-        expected = f"at least {(num_bytes + _LEFT_FREE_BYTES) / 1e9:.1f} GB"
-        remedy = "free some space, choose another " + Arg("output")
-        raise wrong_input(
-            path, problem, expected, remedy + ", or pack the images without compression"
-        )

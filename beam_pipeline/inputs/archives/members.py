@@ -72,6 +72,11 @@ class Member(NamedTuple):
     size_bytes: int
     form: str = PICTURE
 
+    @property
+    def place(self) -> dict[str, Any]:
+        """The values of an `ImageRef` that say where the bytes are in the archive."""
+        return {name: value for name, value in self._asdict().items() if name != "name"}
+
 
 def archive_files(source: InputOptions) -> list[tuple[str, str]]:
     """Returns (path, beginning of keys) of each archive of an input.

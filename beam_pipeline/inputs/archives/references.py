@@ -241,9 +241,7 @@ def _sample_refs(
         place = blank._replace(
             key=key_of("/".join(filter(None, (prefix, image.name)))),
             split=labels.first_split(image.name),
-            size_bytes=image.size_bytes,
-            offset_bytes=image.offset_bytes,
-            form=image.form,
+            **image.place,
         )
         yield from refs_of_row(f"{blank.uri}: {printable(key)}", sample.row(), schema, place)
 
@@ -312,16 +310,10 @@ def _refs_in_folders(
     if tree.holds_image(""):
         layout = labels.find_layout(tree, source, above.rpartition("/")[2])
     yield from layout.notes
+    shared = {n: getattr(blank, n) for n in ("uri", "mtime_ns", "spooled", "version")}
     for name, member in members.items():
-        for place in labels.read_path(layout, source, name):
-            if isinstance(place, Skipped):
-                yield place
-                continue
-            yield blank._replace(
-                key="/".join(filter(None, (above, place.key))), label=place.label,
-                split=place.split, group=place.group, size_bytes=member.size_bytes,
-                offset_bytes=member.offset_bytes, form=member.form,
-            )  # fmt: skip
+        place = shared | member.place
+        yield from labels.read_path(layout, source, name, place, above and f"{above}/")
     for path in layout.classes or ():
         if not tree.holds_image(path):
             yield Skipped(labels.EMPTY_CLASS_FOLDER, key_of(path.rstrip("/")))

@@ -19,7 +19,6 @@ from pyarrow import parquet
 
 from beam_pipeline.images.read import read_images
 from beam_pipeline.inputs.annotations import annotations_error
-from beam_pipeline.inputs.layout import layout_of
 from beam_pipeline.inputs.listing import list_task, listing_tasks, schema_of
 from beam_pipeline.inputs.tables import rows as table_rows
 from beam_pipeline.inputs.transforms import ListImages
@@ -222,12 +221,6 @@ def test_an_input_without_labels_is_refused(tmp_path, names, path, options, word
     put(tmp_path, *names)
     with refused(None, *words):
         listed(f"{tmp_path}/{path}".removesuffix("/."), **options)
-
-
-def test_a_table_is_known_by_its_name_or_by_its_flag():
-    for path in ("a.csv", "gs://b/A.JSONL", "a[1].parquet", "s3://b/rows/*.parquet"):
-        assert layout_of(InputOptions(path)) == "table"
-    assert layout_of(InputOptions("list.txt", layout="table")) == "table"
 
 
 def test_in_a_pipeline_odd_names_survive_and_what_is_passed_over_is_counted(tmp_path):

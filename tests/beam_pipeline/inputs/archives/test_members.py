@@ -75,16 +75,6 @@ def test_members_outside_the_archive_and_special_members_are_counted(tmp_path):
     }  # fmt: skip
 
 
-def test_a_folder_around_all_class_folders_is_no_class(tmp_path):
-    path = tar(tmp_path / "a.tar", "x/y/cat/a.jpg", "x/y/dog/a.jpg", "x/README")
-    assert labels(path) == {"cat/a.jpg": ("cat", None), "dog/a.jpg": ("dog", None)}
-
-
-def test_globs_leave_out_members(tmp_path):
-    path = tar(tmp_path / "a.tar", "cat/a.jpg", "cat/old/b.jpg", "dog/c.jpg")
-    assert labels(path, exclude_glob=("cat/old",)).keys() == {"cat/a.jpg", "dog/c.jpg"}
-
-
 def test_several_archives_are_folders_or_parts(tmp_path):
     for name in ("cat", "dog"):
         tar(tmp_path / "classes" / f"{name}.tar", "1.jpg", "deep/2.jpg")
@@ -233,17 +223,13 @@ def test_a_file_that_is_no_archive_is_refused_in_one_sentence(tmp_path, name, co
     (tmp_path / name).write_bytes(content)
     with refused("input", f"'{tmp_path}/{name}'"):
         listed(tmp_path / name, spool=str(tmp_path / "spool"))
-    assert not list(tmp_path.glob("spool/*.tar"))
     with refused("input", f"other-{name}", "fix the path"):
         listed(tmp_path / f"other-{name}", spool=str(tmp_path / "spool"))
-
-
-def test_a_truncated_gzip_is_refused_and_leaves_nothing(tmp_path):
-    packed = gzip.compress(tar(tmp_path / "a.tar", "cat/1.jpg", "dog/2.jpg").read_bytes())
-    (tmp_path / "a.tgz").write_bytes(packed[:-20])
-    with refused("input", "a.tgz"):
-        listed(tmp_path / "a.tgz", spool=str(tmp_path / "spool"), layout="class_folders")
-    assert not list((tmp_path / "spool").iterdir())
+    packed = gzip.compress(tar(tmp_path / "whole.tar", "cat/1.jpg", "dog/2.jpg").read_bytes())
+    (tmp_path / "cut.tgz").write_bytes(packed[:-20])
+    with refused("input", "cut.tgz"):
+        listed(tmp_path / "cut.tgz", spool=str(tmp_path / "spool"), layout="class_folders")
+    assert not list(tmp_path.glob("spool/*"))
 
 
 def test_members_of_a_zip_are_read_and_its_oddities_counted(tmp_path):

@@ -431,12 +431,6 @@ def test_labels_lose_the_spaces_around_them_and_numbers_get_their_names(tmp_path
         refs(path, ("cat",))
 
 
-def test_rows_are_numbered_where_nothing_else_is_their_key(tmp_path):
-    path = text(tmp_path / "rows.csv", "image,label,id\na.jpg,cat,x\na.jpg,dog,x\n")
-    keys = [ref.key for ref in refs(path, key_column="none")]
-    assert keys == ["rows.csv line 2", "rows.csv line 3"]
-
-
 PICTURES = [b"first", b"", b"the third"]
 
 
@@ -566,6 +560,9 @@ def test_numbered_rows_of_files_with_equal_names_have_different_keys(tmp_path):
     assert [*found] == [f"{of}/0.parquet row {n}" for of in ("test", "train") for n in (1, 2)]
     found, _ = listed(tmp_path / "test/0.parquet", str(tmp_path / "spool"), key_column="none")
     assert [*found] == ["0.parquet row 1", "0.parquet row 2"]
+    path = text(tmp_path / "rows.csv", "image,label,id\na.jpg,cat,x\na.jpg,dog,x\n")
+    keys = [ref.key for ref in refs(path, key_column="none")]
+    assert keys == ["rows.csv line 2", "rows.csv line 3"]
 
 
 @pytest.mark.parametrize(
