@@ -19,7 +19,7 @@ import apache_beam as beam
 from apache_beam import pvalue
 
 from beam_pipeline.columns.arrow import to_record_batches
-from beam_pipeline.columns.transforms import TFT_TEMP, AnalyseColumns, transform_temp_folder
+from beam_pipeline.columns.transforms import AnalyseColumns, transform_temp_folder
 from beam_pipeline.commit.dataset import CommitSpec
 from beam_pipeline.commit.staging import OutputState, check_output, read_output_state
 from beam_pipeline.commit.transforms import CommitShards
@@ -102,7 +102,7 @@ def construct(
         shards,
         label=options.source.label,
         transform_module=options.transform_module,
-        temp_dir=transform_temp or storage.join(staging, TFT_TEMP),
+        temp_dir=transform_temp,
         copied_from=options.copied.transform if options.copied else "",
     )  # RefBatch with features; one {feature: FeatureSpec}
     saved = storage.join(staging, PLAN_NAME)

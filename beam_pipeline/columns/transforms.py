@@ -37,8 +37,6 @@ from imageshards.commands.command_line import check_installed
 from imageshards.errors import Arg
 from imageshards.manifest import ONE, FeatureSpec
 
-TFT_TEMP = "tft_temp"
-
 
 class Analysed(NamedTuple):
     """Outputs of `AnalyseColumns`.
@@ -171,8 +169,8 @@ def transform_temp_folder(
 ) -> Iterator[str]:
     """Yields a folder for the files that tensorflow-transform writes while columns are analysed.
 
-    TensorFlow on every worker reads and writes the folder. Without extra columns it stays unused.
-    Raises `UserError` if the build needs a folder from --transform_temp_dir.
+    TensorFlow on every worker reads and writes the folder; "" means the usual one of
+    `AnalyseColumns`. Raises `UserError` if the build needs a folder from --transform_temp_dir.
     """
     is_needed = bool(columns) or options.transform_module is not None
     # gs:// is the only store that TensorFlow reads, and its client ignores emulators.
@@ -187,7 +185,7 @@ def transform_temp_folder(
         with storage.temporary_folder() as folder:
             yield folder
     elif not is_needed or is_read or storage.is_local(staging):
-        yield storage.join(staging, TFT_TEMP)
+        yield ""
     else:
         raise invalid(
             "output",
