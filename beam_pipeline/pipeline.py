@@ -173,11 +173,12 @@ def checked_schemas(options: BuildOptions) -> Schemas:
     if TABLE not in layouts:
         idle["image_column"] = "inputs that are no table"
     if layouts <= {TABLE, DATASET}:
-        idle |= dict.fromkeys(FILE_FLAGS, "inputs that are no folder, glob or archive")
+        names = (*FILE_FLAGS, "label_regex")
+        idle |= dict.fromkeys(names, "inputs that are no folder, glob or archive")
     if not any(expand_braces(each.input)[0].lower().endswith(".zip") for each in options.sources):
         idle["zip_encoding"] = "inputs that are no .zip archive"
     if layouts == {DATASET}:
-        names = ("max_pixels", "max_bytes", "label_regex", "label_separator")
+        names = ("max_pixels", "max_bytes", "label_separator")
         idle |= dict.fromkeys(names, "inputs whose records are copied")
     flags = {"max_pixels": "max_image_mpx", "max_bytes": "max_image_mb"}
     for name in sorted(options.given & idle.keys()):

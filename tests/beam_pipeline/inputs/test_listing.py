@@ -202,7 +202,6 @@ def test_folders_that_may_be_splits_or_classes_need_a_layout(tmp_path, names):
         (["x.jpg"], ".", {}, ["no class folder", "ROOT/<class>", "label_regex"]),
         (["x.jpg"], ".", {"layout": "flat"}, ["flat", "label_regex"]),
         (["x.jpg"], ".", {"label_regex": "^(cat)"}, ["label_regex", "'x.jpg'", "match"]),
-        (["m.csv"], "m.csv", {"label_regex": "^(cat)"}, ["label_regex", "image table"]),
     ],
 )
 def test_an_input_without_labels_is_refused(tmp_path, names, path, options, words):

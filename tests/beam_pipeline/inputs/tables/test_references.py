@@ -431,7 +431,7 @@ def test_labels_lose_the_spaces_around_them_and_numbers_get_their_names(tmp_path
         refs(path, ("cat",))
 
 
-PICTURES = [b"first", b"", b"the third"]
+PICTURES = [b"first", None, b"the third"]
 
 
 def parquet_with(path: pathlib.Path, image: pa.Array, **more) -> str:
@@ -456,18 +456,8 @@ def test_pictures_of_a_parquet_file_are_ranges_of_spooled_files(tmp_path, kind, 
     assert [ref.key for ref in refs] == (["x.jpg", keys[1], "z.jpg"] if paths else keys)
     assert [ref.columns for ref in refs] == [{"age": n} for n in (1, 2, 3)]
     assert {(ref.split, ref.uri) for ref in refs} == {("test", path)}
-    assert [data for _, data in read_images(refs, 100)] == PICTURES
+    assert [data for _, data in read_images(refs, 100)] == [b"first", b"", b"the third"]
     assert len(list((tmp_path / "spool").iterdir())) == 2
-
-
-@pytest.mark.parametrize("kind", [pa.binary(), pa.struct([("bytes", pa.binary())])])
-def test_a_row_without_a_picture_has_no_bytes_and_the_rows_behind_it_keep_theirs(tmp_path, kind):
-    given = [b"x", None, b"z"]
-    values = [{"bytes": data} for data in given] if pa.types.is_struct(kind) else given
-    path = parquet_with(tmp_path / "a.parquet", pa.array(values, kind))
-    schema = read_schema(InputOptions(path))
-    refs = only_refs(path, schema, None, str(tmp_path / "spool"))
-    assert [data for _, data in read_images(refs, 100)] == [b"x", b"", b"z"]
     with refused("input", "ListImages", "spool"):
         list(read_refs(path, schema))
 
