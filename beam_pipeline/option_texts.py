@@ -16,7 +16,6 @@ SCALINGS = ("none", "zscore", "minmax")
 _COLUMN = re.compile(
     r"(?P<name>[^:]+):(?P<kind>\w+)(?P<list>\[(?P<size>\d{0,6})\])?(:(?P<scale>\w+))?", re.ASCII
 )
-_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _SIZE = re.compile(r"(\d{1,99})(?:x(\d{1,99}))?", re.ASCII)
 
 
@@ -106,12 +105,7 @@ def parse_pairs(argument: str, kind: type, text: str) -> dict[str, Any]:
 
 def parse_num_shards(text: str) -> dict[str, int]:
     """Parses `8` into {"*": 8}, and `train=64,validation=8` into a number for each split."""
-    if _NUMBER.fullmatch(text.strip()):
-        return {"*": int(text.strip())}
-    if "=" not in text:
-        expected = "a number, or one for each split as in train=64,validation=8"
-        raise invalid("num_shards", repr(text), expected)
-    return parse_pairs("num_shards", int, text)
+    return parse_pairs("num_shards", int, text if "=" in text else f"*={text}")
 
 
 def parse_class_map(text: str) -> dict[str, str]:

@@ -19,21 +19,23 @@ import apache_beam as beam
 from apache_beam import pvalue
 
 from beam_pipeline.columns.arrow import to_record_batches
-from beam_pipeline.columns.transforms import TFT_TEMP, AnalyseColumns, transform_temp_folder
+from beam_pipeline.columns.transforms import AnalyseColumns, transform_temp_folder
 from beam_pipeline.commit.dataset import CommitSpec
 from beam_pipeline.commit.staging import OutputState, check_output, read_output_state
 from beam_pipeline.commit.transforms import CommitShards
 from beam_pipeline.commit.warnings import counts_and_names, warnings_of
 from beam_pipeline.inputs import selection
-from beam_pipeline.inputs.layout import layout_of
-from beam_pipeline.inputs.listing import schemas_of, spooled_files
-from beam_pipeline.inputs.spool import SPOOL_NAME, announce
+from beam_pipeline.inputs.layout import expand_braces, layout_of
+from beam_pipeline.inputs.listing import schemas_of
+from beam_pipeline.inputs.spool import SPOOL_NAME
 from beam_pipeline.inputs.tables.schema import TableSchema
 from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import (
     DATASET,
+    FILE_FLAGS,
     TABLE,
+    TABLE_FLAGS,
     BuildOptions,
     ColumnSpec,
     InputOptions,
@@ -67,10 +69,9 @@ def build(options: BuildOptions, runner: Runner, state: OutputState, job: str) -
     options = with_pinned_classes(options, state, schemas)
     columns = columns_of(schemas)
     with transform_temp_folder(options, columns, runner.local, staging) as temporary:
-        options = dataclasses.replace(options, transform_temp_dir=temporary)
+        options = dataclasses.replace(options, transform_temp_dir=temporary or None)
         pipeline = runner.new_pipeline()
         excluded = selection.share_keys(options.exclude, staging) if options.exclude else None
-        announce(spooled_files(options.sources, schemas), storage.join(staging, SPOOL_NAME))
         construct(pipeline, options, schemas, staging, excluded, job)
         runner.run(pipeline)
 
@@ -93,7 +94,7 @@ def construct(
         shards,
         label=options.source.label,
         transform_module=options.transform_module,
-        temp_dir=options.transform_temp_dir or storage.join(staging, TFT_TEMP),
+        temp_dir=options.transform_temp_dir or "",
         copied_from=options.copied.transform if options.copied else "",
     )  # RefBatch with features; one {feature: FeatureSpec}
     saved = storage.join(staging, PLAN_NAME)
@@ -156,10 +157,21 @@ def checked_schemas(options: BuildOptions) -> Schemas:
     if not columns and options.transform_module is None:
         idle["transform_temp_dir"] = "inputs without extra columns"
     layouts = {*map(layout_of, options.sources)}
+    if not any(schemas):
+        idle |= dict.fromkeys(TABLE_FLAGS, "inputs without columns")
     if TABLE not in layouts or all(schema is None or schema.has_pictures for schema in schemas):
-        idle |= dict.fromkeys(options_of(UrlOptions), "inputs without a table of addresses")
+        paths = (*options_of(UrlOptions), "allow_any_path")
+        idle |= dict.fromkeys(paths, "inputs without a table of paths or addresses")
+    if TABLE not in layouts:
+        idle["image_column"] = "inputs that are no table"
+    if layouts <= {TABLE, DATASET}:
+        names = (*FILE_FLAGS, "label_regex")
+        idle |= dict.fromkeys(names, "inputs that are no folder, glob or archive")
+    if not any(expand_braces(each.input)[0].lower().endswith(".zip") for each in options.sources):
+        idle["zip_encoding"] = "inputs that are no .zip archive"
     if layouts == {DATASET}:
-        idle |= dict.fromkeys(("max_pixels", "max_bytes"), "inputs whose records are copied")
+        names = ("max_pixels", "max_bytes", "label_separator")
+        idle |= dict.fromkeys(names, "inputs whose records are copied")
     flags = {"max_pixels": "max_image_mpx", "max_bytes": "max_image_mb"}
     for name in sorted(options.given & idle.keys()):
         received = "a value that has no effect with " + idle[name]

@@ -56,7 +56,7 @@ def trace(folder: pathlib.Path, label: str = ONE) -> None:
         # The path must be relative, because the graph stores the path as the name of the file.
         pathlib.Path(LABEL_VOCABULARY).write_text("label\n", "utf-8")
         impl_helper.analyze_in_place(preprocess, False, spec, type_specs, str(folder))
-    write_raw_metadata(spec, str(folder))
+    write_raw_metadata(None, LABEL_COLUMNS[label], str(folder))
     # Every export adds its own vocabulary, and the fingerprint only matches the dummy vocabulary.
     os.remove(folder / TRANSFORM_FN_DIR / "fingerprint.pb")
     shutil.rmtree(folder / TRANSFORM_FN_DIR / "assets")

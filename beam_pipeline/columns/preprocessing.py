@@ -13,7 +13,6 @@ import dataclasses
 import hashlib
 import importlib
 import importlib.abc
-import importlib.util
 import math
 import os
 import sys
@@ -29,7 +28,7 @@ from beam_pipeline.columns.arrow import REF_COLUMN
 from beam_pipeline.columns.export import LABEL_IDS, LABEL_TEXT, LABEL_VOCABULARY, PLACEHOLDER
 from beam_pipeline.option_texts import ColumnSpec, invalid
 from imageshards.commands.command_line import quiet_stderr, search_here
-from imageshards.errors import Arg, UserError, install_advice
+from imageshards.errors import UserError
 from imageshards.manifest import NONE, RECORD_NAMES
 
 # Every float32, denormals included, is a multiple of 2**-149.
@@ -85,19 +84,6 @@ RESERVED_FEATURES = RECORD_NAMES | {REF_COLUMN}
 _RECORD_DTYPES = ("int64", "float32", "string")
 
 
-def check_installed() -> None:
-    """Raises `UserError` if tensorflow-transform is not installed; does not import the package."""
-    if importlib.util.find_spec("tensorflow_transform") is None:
-        raise UserError(
-            "extra columns and "
-            + Arg("transform_module")
-            + " need tensorflow-transform, which is not installed",
-            remedy=install_advice("columns")
-            + ", or leave out the columns of an image table by "
-            + Arg("columns", ""),
-        )
-
-
 def import_tensorflow_transform() -> None:
     """Imports TensorFlow and tensorflow-transform without the lines that they print."""
     if "tensorflow_transform" not in sys.modules:
@@ -120,12 +106,12 @@ def raw_feature_spec(columns: Sequence[ColumnSpec]) -> dict[str, Any]:
     }
 
 
-def write_raw_metadata(feature_spec: dict[str, Any], transform_dir: str) -> None:
+def write_raw_metadata(_: Any, columns: Sequence[ColumnSpec], transform_dir: str) -> None:
     """Writes the spec of the raw columns to the file of `TFTransformOutput.raw_metadata`."""
     import tensorflow_transform as tft
     from tensorflow_transform.tf_metadata import metadata_io
 
-    metadata = tft.DatasetMetadata.from_feature_spec(feature_spec)
+    metadata = tft.DatasetMetadata.from_feature_spec(raw_feature_spec(columns))
     metadata_io.write_metadata(metadata, os.path.join(transform_dir, "metadata"))
 
 

@@ -34,10 +34,9 @@ from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import BuildOptions, ColumnSpec, ShardOptions
 from beam_pipeline.planning.refs import ClassOrder, RefBatch, distinct_labels
 from imageshards import storage
+from imageshards.commands.command_line import check_installed
 from imageshards.errors import Arg
 from imageshards.manifest import ONE, FeatureSpec
-
-TFT_TEMP = "tft_temp"
 
 
 class Analysed(NamedTuple):
@@ -102,7 +101,7 @@ class AnalyseColumns(beam.PTransform):
             if names.count(name) > 1:
                 raise invalid("columns", f"{name!r} twice", "each column once")
         if columns or transform_module is not None or copied_from:
-            preprocessing.check_installed()
+            check_installed("tensorflow_transform")
         transform_dir = transform_dir and storage.place("transform_dir", transform_dir)
         self._copied_from = copied_from and storage.place("copied_from", copied_from)
         self._columns = tuple(columns)
@@ -159,7 +158,8 @@ class AnalyseColumns(beam.PTransform):
             written = (
                 transform_fn
                 | "WriteTransformFn" >> tft_beam.WriteTransformFn(exported)
-                | "WriteRawMetadata" >> beam.Map(_write_raw_metadata, columns, exported)
+                | "WriteRawMetadata"
+                >> beam.Map(preprocessing.write_raw_metadata, columns, exported)
             )
         return transformed | "ToRefBatches" >> beam.Map(to_ref_batch), written
 
@@ -170,8 +170,8 @@ def transform_temp_folder(
 ) -> Iterator[str]:
     """Yields a folder for the files that tensorflow-transform writes while columns are analysed.
 
-    TensorFlow on every worker reads and writes the folder. Without extra columns it stays unused.
-    Raises `UserError` if the build needs a folder from --transform_temp_dir.
+    TensorFlow on every worker reads and writes the folder; "" means the usual one of
+    `AnalyseColumns`. Raises `UserError` if the build needs a folder from --transform_temp_dir.
     """
     is_needed = bool(columns) or options.transform_module is not None
     # gs:// is the only store that TensorFlow reads, and its client ignores emulators.
@@ -186,7 +186,7 @@ def transform_temp_folder(
         with tempfile.TemporaryDirectory() as folder:
             yield folder
     elif not is_needed or is_read or storage.is_local(staging):
-        yield storage.join(staging, TFT_TEMP)
+        yield ""
     else:
         raise invalid(
             "output",
@@ -215,7 +215,3 @@ def _adapter_config(columns: Sequence[ColumnSpec]) -> Any:
     schema = tft.DatasetMetadata.from_feature_spec(preprocessing.raw_feature_spec(columns)).schema
     representations = tensor_representation_util.InferTensorRepresentationsFromMixedSchema(schema)
     return tensor_adapter.TensorAdapterConfig(arrow_schema(columns), representations)
-
-
-def _write_raw_metadata(_: None, columns: Sequence[ColumnSpec], exported: str) -> None:
-    preprocessing.write_raw_metadata(preprocessing.raw_feature_spec(columns), exported)

@@ -94,10 +94,7 @@ def open_inputs(options: BuildOptions) -> BuildOptions:
 
 
 def _with_layouts(options: BuildOptions) -> list[InputOptions]:
-    """Returns the inputs with layouts of datasets, which have labels of their own.
-
-    Raises `UserError` if an option for labels fits no input.
-    """
+    """Returns the inputs with layouts of datasets, which have labels of their own."""
     found = []
     for source in options.sources:
         is_one = source.layout == DATASET or (
@@ -109,12 +106,6 @@ def _with_layouts(options: BuildOptions) -> list[InputOptions]:
         if is_one:
             source = dataclasses.replace(source, layout=DATASET, label_regex=None)
         found.append(source)
-    for name in ("label_regex", "label_separator"):
-        value = getattr(options.source, name)
-        if value is not None and all(source.layout == DATASET for source in found):
-            problem = "is a finished dataset, which has labels of its own"
-            path = options.source.input
-            raise unfit_option(name, repr(value), path, problem, remedy="leave it out")
     return found
 
 

@@ -31,7 +31,6 @@ UNREADABLE_FOLDER = "unreadable_folder"
 _NOT_FILES = {
     "folder": "directory", "loop": "link_to_a_folder_above", "special": "special_file",
 }  # fmt: skip
-_SOME = 100  # names of files that are no images, among which annotations may be
 # A manifest begins with its version.
 _HEAD_BYTES = 100
 
@@ -120,42 +119,6 @@ class Tree(Protocol):
         """Yields the names of the files below a folder, in the same order for equal names."""
 
 
-def level(path: str, passes_over: PathFilter, extensions: tuple[str, ...]) -> Level:
-    """Returns one level of a folder; raises `UserError` if there is none, or a finished dataset.
-
-    A folder below the input that this user may not list is empty; `files_in` names the folder.
-    """
-    folders: list[str] = []
-    others: list[str] = []
-    has_image = False
-    try:
-        for name, below, is_folder in folder_entries(path):
-            if name == MANIFEST_NAME and is_dataset(path):
-                raise finished_input(path)
-            if passes_over(below):
-                continue
-            if is_folder:
-                folders.append(name)
-            elif name.lower().endswith(extensions):
-                has_image = True
-            elif len(others) < _SOME:
-                others.append(name)
-    except OSError as e:
-        _unreadable(path, e, passes_over)  # the `Skipped` comes from `files_in`
-    return Level(sorted(folders), has_image, others)
-
-
-def files_in(path: str, passes_over: PathFilter) -> Iterator[tuple[str, Skipped | None]]:
-    """Yields each file directly in a folder, and each entry that is passed over with the reason."""
-    try:
-        for _, below, is_folder in folder_entries(path):
-            skipped = passes_over(below)
-            if skipped or not is_folder:
-                yield below, skipped
-    except OSError as e:
-        yield path, _unreadable(path, e, passes_over)
-
-
 def folder_entries(path: str) -> Iterator[tuple[str, str, bool]]:
     if storage.is_local(path):
         # `storage.list_folder` would pass over broken links, which are counted as well.
@@ -170,7 +133,7 @@ def folder_entries(path: str) -> Iterator[tuple[str, str, bool]]:
     yield from ((entry.name, entry.path, entry.is_folder) for entry in entries)
 
 
-def _unreadable(path: str, e: OSError, passes_over: PathFilter) -> Skipped:
+def unreadable(path: str, e: OSError, passes_over: PathFilter) -> Skipped:
     """Returns a `Skipped` for a folder that this user may not list; raises for the input itself."""
     # After any different error the folder may be readable the next time, so the build ends.
     if isinstance(e, PermissionError) and path.rstrip("/") != passes_over.root:
@@ -242,23 +205,19 @@ def _files(
             for file in filter(lambda file: takes(file.path), stored):
                 yield file.path, passes_over(file.path) or file.size_bytes, file.mtime_ns
         except OSError as e:
-            _unreadable(root, e, passes_over)
+            unreadable(root, e, passes_over)
         return
     # Beam's own listing does not follow links to folders, and drops broken links silently.
     for entry in storage.walk(root, lambda path: enters(path) and not passes_over(path)):
         may_enter = entry.kind in ("folder", "loop") and enters(entry.path)
         if entry.error is not None:
-            yield entry.path, _unreadable(entry.path, entry.error, passes_over), 0
+            yield entry.path, unreadable(entry.path, entry.error, passes_over), 0
         elif may_enter or takes(entry.path):
-            yield entry.path, passes_over(entry.path) or _size_of(entry), _mtime_ns_of(entry)
-
-
-def _size_of(entry: storage.Entry) -> int | Skipped:
-    if entry.kind == "file" and entry.status is not None:
-        return entry.status.st_size
-    # A deleted file or broken link is listed with size -1, and quarantined when it is read.
-    return -1 if entry.kind == "missing" else Skipped(_NOT_FILES[entry.kind])
-
-
-def _mtime_ns_of(entry: storage.Entry) -> int:
-    return entry.status.st_mtime_ns if entry.status is not None else 0
+            # A deleted file or broken link is listed with size -1, and quarantined when it is read.
+            size: int | Skipped = -1
+            if entry.kind in _NOT_FILES:
+                size = Skipped(_NOT_FILES[entry.kind])
+            elif entry.kind == "file" and entry.status is not None:
+                size = entry.status.st_size
+            mtime_ns = entry.status.st_mtime_ns if entry.status is not None else 0
+            yield entry.path, passes_over(entry.path) or size, mtime_ns

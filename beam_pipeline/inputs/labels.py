@@ -12,7 +12,7 @@ import functools
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any
 
 from beam_pipeline.inputs.annotations import annotations_in, check_no_annotations, kind_of
 from beam_pipeline.inputs.folders import Skipped, Tree
@@ -26,7 +26,7 @@ from beam_pipeline.options import (
     InputOptions,
     label_group,
 )
-from beam_pipeline.planning.refs import Label
+from beam_pipeline.planning.refs import ImageRef, Label
 from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.manifest import NONE, ONE, SPLIT_NAMES
@@ -81,17 +81,14 @@ def above(path: str) -> Iterator[str]:
     yield from (path[: at + 1] for at, character in enumerate(path) if character == "/")
 
 
-class Place(NamedTuple):
-    """What the path of an image says."""
+def read_path(
+    layout: Layout, source: InputOptions, path: str, place: Mapping[str, Any], prefix: str = ""
+) -> Iterator[ImageRef | Skipped]:
+    """Yields the reference of a file in an input, or why the file is passed over.
 
-    key: str
-    label: Label
-    split: str | None
-    group: str | None
-
-
-def read_path(layout: Layout, source: InputOptions, path: str) -> Iterator[Place | Skipped]:
-    """Yields what the path of a file in an input says, or why the file is passed over."""
+    `place` has the values of the reference that say where the bytes are, `prefix` is the beginning
+    of the key.
+    """
     if not path.lower().endswith(source.extensions):
         is_archive = path.lower().endswith(_ARCHIVES)
         yield Skipped(ARCHIVE_INSIDE if is_archive else "not_an_image_name")
@@ -100,14 +97,15 @@ def read_path(layout: Layout, source: InputOptions, path: str) -> Iterator[Place
         return
     key = key_of(path.removeprefix(layout.wrapper))
     if layout.classes is None:
-        yield _place_by_name(source, key)
+        label, split, group = _by_name(source, key)
+        yield ImageRef(key=prefix + key, label=label, split=split, group=group, **place)
         return
     folder = next((folder for folder in above(path) if folder in layout.classes), None)
     if folder is None:
         yield Skipped("outside_class_folders")
         return
-    split, label = layout.classes[folder]
-    yield Place(key, _cut_label(label, source), split, None)
+    split, name = layout.classes[folder]
+    yield ImageRef(key=prefix + key, label=_cut_label(name, source), split=split, **place)
     if split is None and (inner := first_split(path[len(folder) :])):
         yield Skipped(SPLIT_BELOW_CLASS, inner)
 
@@ -117,7 +115,8 @@ def _compiled(regex: str) -> re.Pattern[str]:
     return re.compile(composed(regex))
 
 
-def _place_by_name(source: InputOptions, key: str) -> Place:
+def _by_name(source: InputOptions, key: str) -> tuple[Label, str | None, str | None]:
+    """Returns the label, the split and the group that the path of a file says."""
     *folders, name = key.split("/")
     label: Label = None
     groups: Mapping[str, str | None] = {}
@@ -134,11 +133,12 @@ def _place_by_name(source: InputOptions, key: str) -> Place:
         by_folder = next(iter(folders), None)
     elif source.layout == "auto":
         by_folder = first_split(key)
-    return Place(key, label, groups.get("split") or by_folder, groups.get("group"))
+    return label, groups.get("split") or by_folder, groups.get("group")
 
 
 def _cut_label(text: str, source: InputOptions) -> Label:
     """Returns the label in the name of a folder or file, cut if images have several labels."""
+    text = composed(text)  # a class has one name, however its é is stored
     if source.label == ONE:
         return text
     return split_labels(text, source.label_separator) if source.label_separator else (text,)

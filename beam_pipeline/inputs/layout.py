@@ -98,8 +98,7 @@ def input_root(source: InputOptions) -> str:
 def layout_of(source: InputOptions) -> str:
     """Returns the layout that the user asked for, or the layout that the input's name suggests.
 
-    `folders` means that the names of the folders decide whether they are classes or splits. Raises
-    `UserError` if a regex for labels was given with an image table.
+    `folders` means that the names of the folders decide whether they are classes or splits.
     """
     if source.layout in (TABLE, DATASET):
         return source.layout
@@ -108,11 +107,6 @@ def layout_of(source: InputOptions) -> str:
     if is_file and name.endswith(opt.ARCHIVE_SUFFIXES):
         return ARCHIVES
     if source.layout == "auto" and name.endswith(opt.TABLE_SUFFIXES) and is_file:
-        if source.label_regex is not None:
-            value = repr(source.label_regex)
-            problem = "is an image table, which has labels in a column"
-            remedy = "leave it out, or name that column by " + Arg("label_column")
-            raise unfit_option("label_regex", value, source.input, problem, remedy=remedy)
         return TABLE
     if source.label_regex is not None or source.label == NONE:
         return "flat"

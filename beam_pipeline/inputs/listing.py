@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
+import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from beam_pipeline.inputs import folders, labels
 from beam_pipeline.inputs.annotations import file_error
@@ -17,35 +19,32 @@ from beam_pipeline.inputs.datasets import (
     list_records,
     shards_to_list,
 )
-from beam_pipeline.inputs.folders import Found, Level, PathFilter, Skipped, is_dataset, level
+from beam_pipeline.inputs.folders import Found, Level, PathFilter, Skipped, is_dataset
 from beam_pipeline.inputs.layout import (
-    expand_braces,
     glob_root,
     input_root,
     is_glob,
     is_pattern,
     layout_of,
-    unfit_option,
     without_suffix,
     wrong_input,
 )
-from beam_pipeline.inputs.spool import decompressed
 from beam_pipeline.inputs.tables.references import read_refs
 from beam_pipeline.inputs.tables.rows import Part, parts
 from beam_pipeline.inputs.tables.schema import TableSchema, read_schema, table_files
 from beam_pipeline.options import (
     ARCHIVES,
     DATASET,
-    FILE_FLAGS,
     TABLE,
-    TABLE_FLAGS,
     InputOptions,
 )
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import Arg, UserError
-from imageshards.manifest import Shard
-from imageshards.text import composed, key_of
+from imageshards.manifest import MANIFEST_NAME, Shard
+from imageshards.text import key_of
+
+_SOME = 100  # names of files that are no images, among which annotations may be
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +53,8 @@ class ListingTask:
 
     path: str  # folder, glob or file
     split: str | None = None  # split of images without one, as names of files and folders say
-    # `folder`, `class` (a class folder), `other` (a folder outside of them), `level` (the files
-    # directly in a folder), `glob`, `table`, `shard` or `archive`.
+    # `folder`, `class` (a class folder), `other` (a folder outside of them), `beside` (files beside
+    # class folders), `glob`, `table`, `shard` or `archive`.
     kind: str = "folder"
     layout: labels.Layout = labels.Layout()  # labels and splits of folders and globs
     part: Part | None = None  # part of a Parquet file; None for all
@@ -64,26 +63,14 @@ class ListingTask:
     prefix: str = ""  # beginning of the keys of an archive
     # Path whose name says a split, if images must not be drawn into the same split; else "".
     beside: str = ""
-
-
-def spooled_files(
-    sources: Sequence[InputOptions], schemas: Sequence[TableSchema | None]
-) -> list[storage.Stat]:
-    """Returns the files of all inputs that cannot be read by ranges, with their present sizes."""
-    paths: list[str] = []
-    for source, schema in zip(sources, schemas, strict=True):
-        if schema is not None and schema.has_pictures:
-            paths += table_files(source.input)
-        elif layout_of(source) == ARCHIVES and any(map(decompressed, expand_braces(source.input))):
-            paths += [path for path, _ in archive_files(source) if decompressed(path)]
-    return [found for found in storage.map_concurrently(storage.stat, paths) if found]
+    passed: tuple[tuple[Skipped, int], ...] = ()  # what is passed over, and how often
 
 
 def schema_of(source: InputOptions, class_names: Sequence[str] | None = None) -> TableSchema | None:
     """Returns the columns of an image table or of WebDataset archives, None without columns.
 
     `class_names` are names by number, for labels that are numbers. Raises `UserError` if the table
-    cannot be read or lacks a column, or if a flag does not fit the input.
+    cannot be read or lacks a column.
     """
     return schemas_of([source], class_names)[0]
 
@@ -92,26 +79,15 @@ def schemas_of(
     sources: Sequence[InputOptions], class_names: Sequence[str] | None = None
 ) -> tuple[TableSchema | None, ...]:
     """Returns the columns of each input; raises `UserError` also if extra columns would differ."""
-    layouts = [*map(layout_of, sources)]
-    are_read = dict.fromkeys(FILE_FLAGS, any(each not in (TABLE, DATASET) for each in layouts))
-    _check_read(sources, are_read, "a folder, a glob or an archive")
-    paths = [path.lower() for source in sources for path in expand_braces(source.input)]
-    has_zip = any(path.endswith(".zip") for path in paths)
-    _check_read(sources, {"zip_encoding": has_zip}, "a .zip archive")
     schemas: list[TableSchema | None] = []
-    for source, layout in zip(sources, layouts, strict=True):
-        read = {TABLE: read_schema, ARCHIVES: webdataset_schema}.get(layout)
+    for source in sources:
+        read = {TABLE: read_schema, ARCHIVES: webdataset_schema}.get(layout_of(source))
         found = read(source) if read else None
         if found is not None:
             # Names in a Parquet file win over the names of --class_names.
             names = found.class_names or tuple(class_names or ())
             found = dataclasses.replace(found, class_names=names)
         schemas.append(found)
-    are_read = dict.fromkeys(TABLE_FLAGS, any(schemas))
-    tables = [s for s, layout in zip(schemas, layouts, strict=True) if s and layout == TABLE]
-    are_read["image_column"] = bool(tables)
-    are_read["allow_any_path"] = not all(schema.has_pictures for schema in tables)
-    _check_read(sources, are_read, "a .csv, .jsonl or .parquet file of paths")
     columns = [schema.columns if schema else () for schema in schemas]
     for source, given in zip(sources[1:], columns[1:], strict=True):
         if set(given) != set(columns[0]):
@@ -119,21 +95,6 @@ def schemas_of(
             pair = (sources[0].input, columns[0]), (source.input, given)
             raise different_columns(*pair, "the same ones in all", remedy)
     return tuple(schemas)
-
-
-def _check_read(
-    sources: Sequence[InputOptions], are_read: Mapping[str, bool], expected: str
-) -> None:
-    """Raises `UserError` if an option has a value that no input reads."""
-    for source in sources:
-        for name in (name for name, is_read in are_read.items() if not is_read):
-            if (value := getattr(source, name)) != getattr(InputOptions, name):
-                remedy = "leave it out"
-                if name == "exclude_glob":
-                    remedy = "leave images out by their keys, in a file for " + Arg("exclude")
-                problem = "has nothing that this option is for"
-                given = repr(", ".join(value) if name in FILE_FLAGS else value)
-                raise unfit_option(name, given, source.input, problem, expected, remedy)
 
 
 def listing_tasks(*sources: InputOptions, draws: bool = True) -> list[ListingTask]:
@@ -196,22 +157,36 @@ class _FolderTree:
         self._root = source.input.rstrip("/") + "/"
         self._levels: dict[str, Level] = {}
         self._holds: dict[str, bool] = {}
+        # Folder → what is passed over directly in it, if it is no class folder.
+        self.passed: dict[str, collections.Counter[Skipped]] = {}
 
     def level(self, path: str) -> Level:
         if path not in self._levels:
-            here = self.path_of(path)
-            found = level(here, self._passes_over, self._source.extensions)
-            # An earlier output beside the folders of splits is neither a split nor a class.
-            is_explicit = self._source.layout == labels.SPLIT_FOLDERS and not path
-            if is_explicit or any(map(labels.is_split, found.folders)):
-                kept = [
-                    name
-                    for name in found.folders
-                    if labels.is_split(name) or not is_dataset(storage.join(here, name))
-                ]
-                found = found._replace(folders=kept)
-            self._levels[path] = found
+            self._levels[path] = self._list(path, self.path_of(path))
         return self._levels[path]
+
+    def _list(self, path: str, here: str) -> Level:
+        found: list[str] = []
+        others: list[str] = []
+        has_image = False
+        passed = self.passed[path] = collections.Counter()
+        try:
+            for name, below, is_folder in folders.folder_entries(here):
+                if name == MANIFEST_NAME and is_dataset(here):
+                    raise folders.finished_input(here)
+                if why := self._passes_over(below):
+                    passed[why] += 1
+                elif is_folder:
+                    found.append(name)
+                else:
+                    is_image = name.lower().endswith(self._source.extensions)
+                    has_image = has_image or is_image
+                    others += [name] * (not is_image and len(others) < _SOME)
+                    beside = labels.read_path(labels.Layout(classes={}), self._source, name, {})
+                    passed.update(each for each in beside if isinstance(each, Skipped))
+        except OSError as e:
+            passed[folders.unreadable(here, e, self._passes_over)] += 1
+        return Level(sorted(found), has_image, others)
 
     def holds_image(self, path: str) -> bool:
         """Returns whether an image is below a folder, or may be, as the folder cannot be listed."""
@@ -239,7 +214,7 @@ def _folder_tasks(source: InputOptions) -> Iterator[ListingTask]:
         layout = labels.find_layout(tree, source)
     except UserError as e:
         raise (storage.exists(source.input) and file_error(source.input)) or e from None
-    classes, wrapper, notes = layout.classes, layout.wrapper, layout.notes
+    classes, wrapper = layout.classes, layout.wrapper
     if classes is None:
         if is_dataset(source.input):
             raise folders.finished_input(source.input)
@@ -248,17 +223,20 @@ def _folder_tasks(source: InputOptions) -> Iterator[ListingTask]:
     if folders.none_readable(map(tree.path_of, classes)):
         raise _nothing_readable(source, tree.path_of(min(classes)))
     levels = {"", *(path for folder in classes for path in [*labels.above(folder)][:-1])}
+    passed = collections.Counter(layout.notes)
+    if wrapper:  # the user named the folder above
+        passed[Skipped(labels.WRAPPED, key_of(wrapper))] += 1
     for path in sorted(levels):
-        # Each task has the part of the layout that it needs.
-        outside = labels.Layout(wrapper, {}, notes if not path else ())
-        yield ListingTask(tree.path_of(path), kind="level", layout=outside)
         for below in (f"{path}{name}/" for name in tree.level(path).folders):
+            # Each task has the part of the layout that it needs.
             own = {below: classes[below]} if below in classes else {}
             if below not in levels:
                 kind = "class" if own else "other"
                 yield ListingTask(
                     tree.path_of(below), kind=kind, layout=labels.Layout(wrapper, own)
                 )
+        passed += tree.passed[path]
+    yield ListingTask(source.input, kind="beside", passed=tuple(passed.items()))
 
 
 def _nothing_readable(source: InputOptions, folder: str) -> UserError:
@@ -276,7 +254,9 @@ def list_task(
     name does not match --label_regex, or a row of a table is wrong.
     """
     refs: Iterator[ImageRef | Skipped]
-    if task.kind == "archive":
+    if task.kind == "beside":
+        refs = itertools.chain.from_iterable(itertools.repeat(*each) for each in task.passed)
+    elif task.kind == "archive":
         refs = archive_refs(task.path, task.prefix, source, schema, spool)
     elif schema is not None:
         refs = read_refs(task.path, schema, task.part, spool)
@@ -299,14 +279,8 @@ def list_task(
             given.add(split)
         elif task.beside:
             raise _without_split(task)
-        # A class has one name, however its é is stored.
-        label = ref.label
-        if isinstance(label, str):
-            label = composed(label)
-        elif label:
-            label = tuple(dict.fromkeys(map(composed, label)))
-        is_same = (label, split, task.source) == (ref.label, ref.split, ref.source)
-        yield ref if is_same else ref._replace(label=label, split=split, source=task.source)
+        is_same = (split, task.source) == (ref.split, ref.source)
+        yield ref if is_same else ref._replace(split=split, source=task.source)
     # Splits of records are known from the manifest; a warning names splits that images bring.
     if task.kind != "shard":
         yield from (Skipped(labels.GIVEN_SPLIT, split) for split in sorted(given))
@@ -328,12 +302,7 @@ def _image_refs(task: ListingTask, source: InputOptions) -> Iterator[ImageRef | 
     passes_over = path_filter(source)
     start = len(passes_over.root) + 1  # a key is the path below the root
     found: Iterator[Found]
-    if task.kind == "level":
-        yield from task.layout.notes
-        if task.layout.wrapper and not task.path[start:]:  # the user named the folder above
-            yield Skipped(labels.WRAPPED, key_of(task.layout.wrapper))
-        found = ((path, why or 0, 0) for path, why in folders.files_in(task.path, passes_over))
-    elif task.kind == "glob":
+    if task.kind == "glob":
         found = folders.files_matching(task.path, passes_over)
     else:
         found = folders.files_below(task.path, passes_over)
@@ -341,12 +310,8 @@ def _image_refs(task: ListingTask, source: InputOptions) -> Iterator[ImageRef | 
         if isinstance(size_bytes, Skipped):
             yield size_bytes
             continue
-        for place in labels.read_path(task.layout, source, path[start:]):
-            if isinstance(place, Skipped):
-                yield place
-            else:
-                key, label, split, group = place
-                yield ImageRef(key, path, label, split, group, size_bytes, mtime_ns)
+        place = {"uri": path, "size_bytes": size_bytes, "mtime_ns": mtime_ns}
+        yield from labels.read_path(task.layout, source, path[start:], place)
 
 
 def path_filter(source: InputOptions) -> PathFilter:

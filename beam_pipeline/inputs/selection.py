@@ -23,7 +23,7 @@ from beam_pipeline.planning.refs import UNIQUE, ImageRef, KeyHasher, Label, RefB
 from imageshards import storage
 from imageshards.errors import Arg
 from imageshards.index import read_index
-from imageshards.manifest import MANIFEST_NAME, SEVERAL
+from imageshards.manifest import MANIFEST_NAME
 from imageshards.manifest.file import load_manifest
 from imageshards.text import about_look_alikes, class_sort_key, counted
 
@@ -258,20 +258,16 @@ def first_two(found: Iterable[list[str]]) -> list[str]:
     return sorted(uri for uris in found for uri in uris)[:2]
 
 
-def refuse(key: str, uris: list[str]) -> None:
+def refuse(key: str, uris: list[str]) -> tuple[()]:
     """Raises `UserError` with both images of a key that occurs twice."""
+    if len(uris) == 1:
+        return ()  # the key has the same hash as a different key
     one, other = uris
-    remedy = "of rows, say " + Arg("key_column", "none") + ", which numbers them, or name a "
-    remedy += "unique column by " + Arg("key_column")
-    if one == other:
-        received = f"two rows with the key {key!r} for the image {one!r}"
-        remedy += "; for one record of an image, put its labels into one row as a list ("
-        remedy += Arg("label", SEVERAL) + "), and the sides of each of its boxes into four columns "
-        remedy += "(" + Arg("bbox_format") + ")"
-    else:
-        received = f"the key {key!r} twice, for {one!r} and {other!r}"
-        remedy += ", or remove one row; if two inputs have a key, first copy one of them without "
-        remedy += "it (imageshards build --input ONE --exclude KEYS --output ANOTHER)"
+    remedy = "of rows, say " + Arg("key_column", "none") + ", which numbers them, name a unique "
+    remedy += "column by " + Arg("key_column") + ", or put all labels and boxes of an image into "
+    remedy += "one row; if two inputs have a key, first copy one of them without it (imageshards "
+    remedy += "build --input ONE --exclude KEYS --output ANOTHER)"
+    received = f"the key {key!r} twice, for {one!r} and {other!r}"
     raise invalid("input", received, "unique keys", remedy)
 
 
@@ -300,7 +296,5 @@ class RefuseDuplicateKeys(beam.PTransform):
                 tuple[str, list[str]]
             )
             | "FirstTwo" >> beam.CombinePerKey(first_two)
-            # A key with one image has the same hash as a different key.
-            | "MoreThanOne" >> beam.Filter(lambda found: len(found[1]) > 1)
-            | "Refuse" >> beam.MapTuple(stores.step(refuse))
+            | "Refuse" >> beam.FlatMapTuple(stores.step(refuse))
         )

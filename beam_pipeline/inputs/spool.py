@@ -8,28 +8,24 @@ resumed build finds the file again, and a source that has changed is spooled ane
 from __future__ import annotations
 
 import bz2
+import contextlib
 import errno
 import gzip
 import hashlib
 import lzma
 import os
-import shutil
-import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
-from beam_pipeline.inputs.annotations import file_error
-from beam_pipeline.inputs.layout import unreadable, wrong_input
+from beam_pipeline.inputs.layout import wrong_input
 from imageshards import storage
 from imageshards.errors import Arg
 from imageshards.storage.base import Stat, replaced
 from imageshards.storage.concurrency import check_stopped
 
 SPOOL_NAME = "spool"
-# Free space that spooled files leave on a disk.
-_LEFT_FREE_BYTES = 256 << 20
 _PIECE_BYTES = 1 << 20
 _BZ2_END = 0x177245385090
 _TAIL_BYTES = 16
@@ -47,41 +43,53 @@ def decompressed(path: str) -> Callable[..., Any] | None:
     return next((o for ends, o in _OPENERS.items() if path.lower().endswith(ends)), None)
 
 
-def spooled_path(folder: str, source: Stat, part: str = "") -> str:
-    """Returns the path for the spooled contents of a file, or of a part of the file."""
+@contextlib.contextmanager
+def spooled_file(
+    source: Stat, folder: str, part: str = ""
+) -> Iterator[tuple[str, IO[bytes] | None]]:
+    """Yields the path for the spooled contents of a file, or of a part, and the file to write.
+
+    The file is None if a build has spooled the same contents before. Raises `UserError` if the disk
+    is full.
+    """
     if not folder:
         problem = "which cannot be read by ranges"
         remedy = "give ListImages one by spool"
         raise wrong_input(source.path, problem, "a folder to unpack it in", remedy)
     said = repr((source.path, source.size_bytes, source.mtime_ns, source.version, part))
     digest = hashlib.sha256(said.encode("utf-8", "backslashreplace"))
-    return storage.join(folder, digest.hexdigest()[:32])
+    path = storage.join(folder, digest.hexdigest()[:32])
+    if storage.exists(path):
+        yield path, None
+        return
+    try:
+        with storage.open_write(path) as target:
+            yield path, target
+    except OSError as e:
+        if e.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        # Files of a store are written to a temporary local file first.
+        place = folder if storage.is_local(folder) else tempfile.gettempdir()
+        problem = f"which is unpacked into {place!r} ({e.strerror})"
+        remedy = "free some space, choose another " + Arg("output")
+        remedy += ", or pack the images without compression"
+        raise wrong_input(source.path, problem, remedy=remedy) from e
 
 
-def spool_tar(source: Stat, folder: str) -> str:
+def spool_tar(source: Stat, folder: str, opener: Callable[..., Any]) -> str:
     """Writes a compressed tar as a plain file, unless that file exists; returns its path."""
-    path = spooled_path(folder, source) + ".tar"
-    opener = decompressed(source.path)
-    if opener is None or storage.exists(path):
-        return path
-    with storage.open_write(path) as target:
-        try:
+    with spooled_file(source, folder) as (path, target):
+        if target is not None:
             with storage.open_read(source.path, source.version) as stored:
                 with opener(stored) as content:
                     while data := content.read(_PIECE_BYTES):
-                        check_space(folder, len(data), source.path)
+                        check_stopped()
                         target.write(data)
                 if not _ends_whole(stored, opener):
                     raise EOFError("bytes that are no such stream follow its end")
             # A file of this machine may have been written to while it was read.
             if storage.stat(source.path) != source:
                 raise replaced(source.path)
-        except DECOMPRESSION_ERRORS as e:
-            if isinstance(e, OSError) and e.errno == errno.ESTALE:
-                raise unreadable(source.path, e) from e
-            problem = f"which cannot be unpacked to its end ({e})"
-            whole = wrong_input(source.path, problem, "a whole archive", "fetch or pack it again")
-            raise file_error(source.path) or whole from e
     return path
 
 
@@ -96,40 +104,3 @@ def _ends_whole(stored: IO[bytes], opener: Callable[..., Any]) -> bool:
         bits = int.from_bytes(tail, "big")
         return any(bits >> 32 + shift & (1 << 48) - 1 == _BZ2_END for shift in range(8))
     return opener is gzip.open or tail.rstrip(b"\0").endswith(b"YZ")
-
-
-def check_space(folder: str, num_bytes: int, path: str) -> None:
-    """Raises `UserError` if a disk has too little space for more spooled bytes.
-
-    Raises `KeyboardInterrupt` after Ctrl-C, as spooling a file may take minutes.
-    """
-    check_stopped()
-    # Files of a store are written to a temporary local file first.
-    place = os.path.abspath(folder) if storage.is_local(folder) else tempfile.gettempdir()
-    while not os.path.exists(place):
-        place = os.path.dirname(place)
-    free = shutil.disk_usage(place).free
-    if num_bytes + _LEFT_FREE_BYTES > free:
-        problem = f"which is unpacked into {folder!r}, where {free / 1e9:.1f} GB are free"
-        expected = f"at least {(num_bytes + _LEFT_FREE_BYTES) / 1e9:.1f} GB"
-        remedy = "free some space, choose another " + Arg("output")
-        raise wrong_input(
-            path, problem, expected, remedy + ", or pack the images without compression"
-        )
-
-
-def announce(sources: Iterable[Stat], folder: str) -> None:
-    """Prints which files are going to be spooled, if there is space for their compressed size."""
-    files = list(sources)
-    if not files:
-        return
-    total = sum(file.size_bytes for file in files)
-    more = f" and {len(files) - 1:,} more" if len(files) > 1 else ""
-    # A resumed build finds some files spooled already. Sizes after unpacking are unknown.
-    there = sum(file.size_bytes for file in storage.files_below(folder))
-    check_space(folder, max(0, total - there), files[0].path)
-    print(
-        f"{files[0].path}{more}, {total / 1e6:,.1f} MB, cannot be read by ranges: unpacked into "
-        f"{folder} until the dataset is finished",
-        file=sys.stderr,
-    )

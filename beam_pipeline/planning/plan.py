@@ -112,17 +112,15 @@ def make_plan(
     counts_by_label: Mapping[tuple[str, str], int],
     options: PlanOptions,
     mean_record_bytes: float,
-    kinds: Mapping[tuple[str, str], int] | None = None,
+    kinds: Mapping[tuple[str, str], int],
 ) -> ShardPlan:
     """Decides the class ids, the number of shards of each split, and the rank of each class.
 
     `counts_by_label` is (split, label) → images that have the label. `kinds` is (split,
-    `label_kind`) → images; None if each image has one label. Raises `UserError` if there is no
+    `label_kind`) → images. Raises `UserError` if there is no
     image, only one class, an unknown split in --num_shards, or a split with fewer images than
     shards.
     """
-    if kinds is None:
-        kinds = {(split, ONE): n for (split, _), n in counts_by_label.items()}
     labels = {name for _, name in counts_by_label}
     label = _check_labels(labels, {kind for _, kind in kinds}, options)
     pinned = () if label == NONE else options.pinned_classes

@@ -115,12 +115,11 @@ class RefBatch:
     def __repr__(self) -> str:
         return f"RefBatch({len(self.refs)} refs)"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle_batch, (pack_refs(self.refs),)
+    def __getstate__(self) -> bytes:
+        return pack_refs(self.refs)
 
-
-def _unpickle_batch(packed: bytes) -> RefBatch:
-    return RefBatch(unpack_refs(packed))
+    def __setstate__(self, packed: bytes) -> None:
+        self.refs = unpack_refs(packed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,14 +148,13 @@ class ShardUnit:
         """Unique name of the shard, the stem of its file."""
         return f"{self.split}-{self.index:05d}-of-{self.num_shards:05d}"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Units cross a shuffle or wait for a local process, so their references are packed.
-        shard = (self.split, self.index, self.num_shards, self.class_ids)
-        return _unpickle_unit, (shard, pack_refs(self.refs), self.features)
+    # Units cross a shuffle or wait for a local process, so their references are packed.
 
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"refs": pack_refs(self.refs)}
 
-def _unpickle_unit(shard: tuple[str, int, int, dict[str, int]], refs: bytes, features: Any) -> Any:
-    return ShardUnit(*shard, unpack_refs(refs), features)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, refs=unpack_refs(state["refs"]))
 
 
 def pack_refs(refs: Sequence[ImageRef]) -> bytes:

@@ -26,7 +26,10 @@ EXIT_NOBODY_READS = 141  # A shell reports 128 + 13 for a process that SIGPIPE e
 _MAX_HINTS = 3
 
 # Package that only some commands need → the extra that brings the package.
-_EXTRAS = {"apache_beam": "pipeline", "keras": "trainer", "tensorflow": "trainer"}
+_EXTRAS = {
+    "apache_beam": "pipeline", "tensorflow_transform": "columns", "keras": "trainer",
+    "tensorflow": "trainer",
+}  # fmt: skip
 
 
 def split_names(text: str) -> tuple[str, ...]:

@@ -7,10 +7,8 @@ import math
 import pathlib
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from PIL import Image, ImageDraw
-from pyarrow import parquet
 
 from imageshards.index import read_index
 from tests.support.builds import build_set, manifest, records_of, shard_bytes
@@ -90,62 +88,45 @@ def test_boxes_follow_the_picture_and_leave_when_out_of_sight(built):
 
 PRICES = [None, 1, 2.5, "N/A", 4, 10, "", 7, 2, 3, 5, 6]
 GRADES = [3, None, 1, 2, 0, 4, 1, 2, 3, 0, 1, 2]
-SCALED = "price:float:zscore,grade:float:minmax,year:int,note:string"
 
 
-def write_prices(path: pathlib.Path, rows: list[dict]) -> None:
-    """Writes a table; prices of a Parquet file are numbers."""
-    if path.suffix == ".csv":
-        with open(path, "w", newline="") as file:
-            csv.writer(file).writerows([rows[0], *(row.values() for row in rows)])
-    elif path.suffix == ".jsonl":
-        del rows[0]["price"], rows[1]["grade"]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    else:
-        for row in rows:
-            row["price"] = None if isinstance(row["price"], str) else row["price"]
-        parquet.write_table(pa.Table.from_pylist(rows), path)
-
-
-@pytest.mark.parametrize(("suffix", "declared"), [("csv", SCALED), ("jsonl", ""), ("parquet", "")])
-def test_missing_numbers_are_nan_and_others_are_scaled(tmp_path, suffix, declared):
-    rows: list[dict] = []
-    for i, (price, grade) in enumerate(zip(PRICES, GRADES, strict=True)):
-        draw(tmp_path / f"{i}.jpg", i)
-        rows.append({"image": f"{i}.jpg", "label": "ab"[i % 2], "price": price, "grade": grade,
-                     "year": 2000 + i, "note": "N/A"})  # fmt: skip
-    path = tmp_path / f"list.{suffix}"
-    write_prices(path, rows)
-    flags = ["--columns", declared] if declared else []
-    output = build_set(path, tmp_path / "set", "--image_size", "32", *flags)
+def test_missing_numbers_are_nan_and_others_are_scaled(tmp_path):
+    with open(tmp_path / "list.csv", "w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["image", "label", "price", "grade", "year", "note"])
+        for i, (price, grade) in enumerate(zip(PRICES, GRADES, strict=True)):
+            draw(tmp_path / f"{i}.jpg", i)
+            rows.writerow([f"{i}.jpg", "ab"[i % 2], price, grade, 2000 + i, "N/A"])
+    scaled = "price:float:zscore,grade:float:minmax,year:int,note:string"
+    output = build_set(
+        tmp_path / "list.csv", tmp_path / "set", "--image_size", "32", "--columns", scaled
+    )
     said = manifest(output)
     assert said["features"]["price"] == {"dtype": "float32", "shape": []}
     assert said["source"]["missing"] == {"price": 3, "grade": 1}
-    about = [warning for warning in said["warnings"] if "NaN" in warning]
-    assert ["'price'" in warning for warning in about] == [True] * (suffix != "parquet")
     found = records_of(output)
     for name, given in (("price", PRICES), ("grade", GRADES)):
         values = np.array([v if isinstance(v, float | int) else math.nan for v in given])
-        if declared and name == "price":
+        if name == "price":
             values = (values - np.nanmean(values)) / np.nanstd(values)
-        elif declared:
+        else:
             values = (values - np.nanmin(values)) / (np.nanmax(values) - np.nanmin(values))
-        held = np.array([found[f"{i}.jpg"][name][0] for i in range(len(rows))])
+        held = np.array([found[f"{i}.jpg"][name][0] for i in range(len(given))])
         np.testing.assert_allclose(held, values, rtol=1e-6)
         index = read_index(str(output), typed(said), columns=["key", name])
         of_key = dict(zip(index["key"].to_pylist(), index[name].to_pylist(), strict=True))
-        assert [of_key[f"{i}.jpg"] is None for i in range(len(rows))] == [*np.isnan(values)]
+        assert [of_key[f"{i}.jpg"] is None for i in range(len(given))] == [*np.isnan(values)]
     assert found["3.jpg"]["year"] == [2003] and found["3.jpg"]["note"] == [b"N/A"]
-    if declared:  # it verifies, reports and is copied, its JSON being JSON
-        for file in output.rglob("*.json"):
-            json.loads(file.read_text(), parse_constant=pytest.fail)
-        assert assert_records_are_as_described(output)
-        page = Page((output / "report" / "index.html").read_text())
-        assert "Missing values, NaN in the records" in page.text and "price" in page.text
-        copy = build_set(output, tmp_path / "copy")
-        assert manifest(copy)["source"]["missing"] == said["source"]["missing"]
-        copied = records_of(copy)
-        assert all(repr(copied[key]["price"]) == repr(found[key]["price"]) for key in found)
+    # It verifies, reports and is copied, its JSON being JSON.
+    for path in output.rglob("*.json"):
+        json.loads(path.read_text(), parse_constant=pytest.fail)
+    assert assert_records_are_as_described(output)
+    page = Page((output / "report" / "index.html").read_text())
+    assert "Missing values, NaN in the records" in page.text and "price" in page.text
+    copy = build_set(output, tmp_path / "copy")
+    assert manifest(copy)["source"]["missing"] == said["source"]["missing"]
+    copied = records_of(copy)
+    assert all(repr(copied[key]["price"]) == repr(found[key]["price"]) for key in found)
 
 
 # File of the table, picture, class, sides in pixels of the stored picture; in the order of boxes.
@@ -176,10 +157,6 @@ def test_rows_of_one_box_each_make_the_shards_that_lists_in_json_lines_make(tmp_
             rows[i]["image/object/class/text"].append(name)
             rows[i]["label"] = sorted({*rows[i]["label"], name})
     (folder / "list.jsonl").write_text("\n".join(map(json.dumps, rows.values())) + "\n")
-    ordered = [row | {"label": row["image/object/class/text"]} for row in rows.values()]
-    for row in ordered:
-        del row["image/object/class/text"]
-    (folder / "ordered.jsonl").write_text("\n".join(map(json.dumps, ordered)) + "\n")
     options = ("--label", "several", "--image_size", "50", "--resize_mode", "pad",
                "--splits", "train=1", "--no_report")  # fmt: skip
     lists = build_set(folder / "list.jsonl", tmp_path / "lists", *options)
@@ -192,9 +169,7 @@ def test_rows_of_one_box_each_make_the_shards_that_lists_in_json_lines_make(tmp_
         (folder / f"{file}.csv").write_text("\n".join(lines) + "\n")
     output = build_set(folder / "*.csv", tmp_path / "rows", "--bbox_format", "pixels", *options)
     assert shard_bytes(output) == shard_bytes(lists)
-    by_label = build_set(folder / "ordered.jsonl", tmp_path / "labels", *options)
-    assert shard_bytes(by_label) == shard_bytes(lists)
-    for made in (output, lists, by_label):
+    for made in (output, lists):
         said = manifest(made)
         assert said["source"]["notes"]["boxes_dropped"] == 1
         assert any("1 picture had boxes outside" in warning for warning in said["warnings"])

@@ -35,7 +35,7 @@ from beam_pipeline.inputs.layout import (
     without_suffix,
     wrong_input,
 )
-from beam_pipeline.inputs.spool import DECOMPRESSION_ERRORS, decompressed
+from beam_pipeline.inputs.spool import DECOMPRESSION_ERRORS, decompressed, spool_tar
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import ARCHIVE_SUFFIXES, ARCHIVES, DATASET, TABLE, InputOptions
 from imageshards import storage
@@ -71,6 +71,11 @@ class Member(NamedTuple):
     offset_bytes: int
     size_bytes: int
     form: str = PICTURE
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """The values of an `ImageRef` that say where the bytes are in the archive."""
+        return {name: value for name, value in self._asdict().items() if name != "name"}
 
 
 def archive_files(source: InputOptions) -> list[tuple[str, str]]:
@@ -123,18 +128,19 @@ def with_files(source: InputOptions) -> InputOptions:
 
 
 class Archive:
-    """Archive that `open_archive` has opened."""
+    """Archive that `open_archive` has opened; `spooled` is the path of its decompressed copy."""
 
-    def __init__(self, file: Any, path: str, is_zip: bool, encoding: str | None):
-        self._file, self._path = file, path
-        self._is_zip, self._encoding = is_zip, encoding
+    def __init__(self, file: Any, path: str, spooled: str, encoding: str | None):
+        self._file, self._path, self._encoding = file, path, encoding
+        self.spooled = spooled
 
     def members(self) -> Iterator[Member | Skipped]:
         """Yields the files of the archive in order, and a `Skipped` for each member passed over.
 
         A `Skipped` of `UNKNOWN_ENCODING` comes before a member.
         """
-        return self._of_zip() if self._is_zip else self._of_tar(self._file, 0, "")
+        is_zip = self._path.lower().endswith(".zip")
+        return self._of_zip() if is_zip else self._of_tar(self._file, 0, "")
 
     def read(self, member: Member) -> bytes:
         """Returns the content of a small member."""
@@ -298,24 +304,26 @@ def _inside(name: str) -> str | None:
 
 @contextlib.contextmanager
 def open_archive(
-    path: str, spooled: str = "", version: str = "", encoding: str | None = None
+    path: str, found: storage.Stat | None = None, spool: str = "", encoding: str | None = None
 ) -> Iterator[Archive]:
     """Opens an archive, or its decompressed copy; raises `UserError` also if a later read fails.
 
-    Without a copy, a compressed tar can only be read once, from its beginning. `version` is the one
-    that the archive must have, "" for any.
+    `found` is the file that the archive must still be, None for any. A compressed tar is unpacked
+    in the folder `spool`, or, without one, can only be read once, from its beginning.
     """
-    place, version = (spooled, "") if spooled else (path, version)
     try:
         with contextlib.ExitStack() as stack:
-            if not spooled and (opener := decompressed(path)):
-                file: Any = stack.enter_context(opener(storage.open_read(path, version)))
-            else:
-                file = storage.open_read(place, version)
-                if storage.is_local(place):  # the buffer of an opened file is too large
-                    file = io.BufferedReader(file.detach(), _LOCAL_BUFFER_BYTES)
-                stack.enter_context(file)
-            yield Archive(file, path, place.lower().endswith(".zip"), encoding)
+            opener, spooled = decompressed(path), ""
+            if opener and found:
+                spooled = spool_tar(found, spool, opener)
+            place, version = spooled or path, found.version if found and not spooled else ""
+            file: Any = storage.open_read(place, version)
+            if opener and not spooled:
+                file = opener(file)
+            elif storage.is_local(place):  # the buffer of an opened file is too large
+                file = io.BufferedReader(file.detach(), _LOCAL_BUFFER_BYTES)
+            stack.enter_context(file)
+            yield Archive(file, path, spooled, encoding)
     except (
         *DECOMPRESSION_ERRORS, tarfile.TarError, zipfile.BadZipFile, ValueError, RecursionError,
     ) as e:  # fmt: skip

@@ -24,7 +24,6 @@ from beam_pipeline.inputs.archives.members import (
 )
 from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, Level, PathFilter, Skipped
 from beam_pipeline.inputs.layout import wrong_input
-from beam_pipeline.inputs.spool import decompressed, spool_tar
 from beam_pipeline.inputs.tables.references import refs_of_row
 from beam_pipeline.inputs.tables.rows import Row
 from beam_pipeline.inputs.tables.schema import TableSchema, schema_of_rows
@@ -242,9 +241,7 @@ def _sample_refs(
         place = blank._replace(
             key=key_of("/".join(filter(None, (prefix, image.name)))),
             split=labels.first_split(image.name),
-            size_bytes=image.size_bytes,
-            offset_bytes=image.offset_bytes,
-            form=image.form,
+            **image.place,
         )
         yield from refs_of_row(f"{blank.uri}: {printable(key)}", sample.row(), schema, place)
 
@@ -262,13 +259,11 @@ def archive_refs(
     if found is None:
         expected = "an archive (.tar, .zip, .tar.gz)"
         raise wrong_input(path, "which is no file", expected, "fix the path")
-    spooled = spool_tar(found, spool) if decompressed(path) else ""
-    blank = ImageRef(
-        "", path, None, mtime_ns=found.mtime_ns, spooled=spooled, version=found.version
-    )
+    blank = ImageRef("", path, None, mtime_ns=found.mtime_ns, version=found.version)
     counts = collections.Counter[str]()
     has_image = False
-    with open_archive(path, spooled, found.version, source.zip_encoding) as archive:
+    with open_archive(path, found, spool, source.zip_encoding) as archive:
+        blank = blank._replace(spooled=archive.spooled)
         if schema is not None:
             refs = _sample_refs(archive, source, schema, prefix, blank)
         else:
@@ -315,16 +310,10 @@ def _refs_in_folders(
     if tree.holds_image(""):
         layout = labels.find_layout(tree, source, above.rpartition("/")[2])
     yield from layout.notes
+    shared = {n: getattr(blank, n) for n in ("uri", "mtime_ns", "spooled", "version")}
     for name, member in members.items():
-        for place in labels.read_path(layout, source, name):
-            if isinstance(place, Skipped):
-                yield place
-                continue
-            yield blank._replace(
-                key="/".join(filter(None, (above, place.key))), label=place.label,
-                split=place.split, group=place.group, size_bytes=member.size_bytes,
-                offset_bytes=member.offset_bytes, form=member.form,
-            )  # fmt: skip
+        place = shared | member.place
+        yield from labels.read_path(layout, source, name, place, above and f"{above}/")
     for path in layout.classes or ():
         if not tree.holds_image(path):
             yield Skipped(labels.EMPTY_CLASS_FOLDER, key_of(path.rstrip("/")))

@@ -17,7 +17,7 @@ from beam_pipeline.inputs.tables.boxes import checked_boxes
 from beam_pipeline.inputs.tables.cells import shown, wrong_cell
 from beam_pipeline.inputs.tables.rows import Part, picture_rows, read_rows, row_key
 from beam_pipeline.inputs.tables.schema import ROW_NUMBERS, TableSchema, check_class_names
-from beam_pipeline.options import RELATIVE, ColumnSpec, is_split_name
+from beam_pipeline.options import RELATIVE, is_split_name
 from beam_pipeline.planning.refs import MISSING, ImageRef, Label
 from imageshards import storage
 from imageshards.errors import Arg, UserError
@@ -181,11 +181,12 @@ def _columns(where: str, row: Mapping[str, Any], schema: TableSchema) -> dict[st
         if column.name == BOX_CLASS_FEATURE != name:
             of_boxes = name
         elif not schema.box_a_row or not column.name.startswith(OBJECT_PREFIX):
-            columns[column.name] = _value(where, row, column, name)
+            columns[column.name] = cells.convert(where, column, row.get(name), name)
         elif not has_box:
             columns[column.name] = []
         else:
-            columns[column.name] = [_value(where, row, dataclasses.replace(column, shape=()), name)]
+            one = dataclasses.replace(column, shape=())
+            columns[column.name] = [cells.convert(where, one, row.get(name), name)]
     if of_boxes:
         count = len(columns[BOX_FEATURES[0]])
         columns[BOX_CLASS_FEATURE] = _classes_of_boxes(where, row, of_boxes, schema, count)
@@ -204,16 +205,6 @@ def _classes_of_boxes(
     if len(names) < len(found):
         raise wrong_cell(where, column, row.get(column), "a class for each box")
     return names
-
-
-def _value(where: str, row: Mapping[str, Any], column: ColumnSpec, name: str) -> Any:
-    # JSON Lines may leave out members. `convert` has its own message for a missing number.
-    is_number = column.kind != "string" and column.shape == ()
-    if name not in row and column.shape is not None and not is_number:
-        problem = f"{where} has no column {name!r}"
-        remedy = "fix the row, or leave the column out by " + Arg("columns")
-        raise UserError(problem, expected="it in every row", remedy=remedy)
-    return cells.convert(where, column, row.get(name), name)
 
 
 def image_place(where: str, folder: str, image: str, any_path: bool) -> ImageRef:

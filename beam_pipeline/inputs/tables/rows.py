@@ -23,14 +23,15 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from beam_pipeline.inputs.layout import unreadable, wrong_input
-from beam_pipeline.inputs.spool import check_space, spooled_path
+from beam_pipeline.inputs.spool import spooled_file
 from beam_pipeline.inputs.tables.cells import MAX_WHOLE_FLOAT32
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.manifest import OBJECT_PREFIX, SPLIT_NAMES
 from imageshards.storage.base import RANGE_BYTES
-from imageshards.text import counted, printable
+from imageshards.storage.concurrency import check_stopped
+from imageshards.text import counted, printable, shortened
 
 # `FILE line N` or `FILE row N`, and the row's cells by column name.
 Row = tuple[str, dict[str, Any]]
@@ -42,8 +43,6 @@ _MAX_CELL_CHARACTERS = 16 * 1024 * 1024
 _INDEX_COLUMNS = ("", "__index_level_0__")
 # Separators between the cells of a CSV file, the most common first.
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
-# Excel writes this line before the header.
-_SEPARATOR_LINE = re.compile(r'"?sep=([^"\r\n])"?[,;\t]*\s*', re.IGNORECASE)
 _QUOTED = re.compile('"[^"]*"')
 # Rows that are decompressed at the same time: at most so many, and about so many bytes.
 _BATCH_ROWS = 1000
@@ -148,23 +147,19 @@ def _csv_rows(path: str, columns: Sequence[str] | None) -> Iterator[Row]:
     csv.field_size_limit(_MAX_CELL_CHARACTERS)
     lines = _lines(path)
     first = next(lines, "")
-    skipped = 0
-    if declared := _SEPARATOR_LINE.fullmatch(first):
-        first, skipped = next(lines, ""), 1
-        separator = declared[1]
-    else:  # the most frequent separator of the header outside of quotes; the first of equals
-        separator = max(_SEPARATORS, key=_QUOTED.sub("", first).count)
+    # The most frequent separator of the header outside of quotes; the first of equals.
+    separator = max(_SEPARATORS, key=_QUOTED.sub("", first).count)
     reader = csv.reader(itertools.chain([first], lines), strict=True, delimiter=separator)
-    line = 1 + skipped
+    line = 1
     try:
         header = next(reader, [])
         _check_unique(f"{path} line {line}", header)
         _check_present(path, columns, header)
         # Cells may contain line breaks, so a row begins behind the last line of the row before.
-        line = reader.line_num + 1 + skipped
+        line = reader.line_num + 1
         for cells in reader:
             if cells and len(cells) != len(header):
-                separators = _SEPARATORS.get(separator, repr(separator))
+                separators = _SEPARATORS[separator]
                 raise UserError(
                     f"{path} line {line} has {counted(len(cells), 'cell')}",
                     expected=f"{len(header)} as in its header, separated by {separators}",
@@ -172,7 +167,7 @@ def _csv_rows(path: str, columns: Sequence[str] | None) -> Iterator[Row]:
                 )
             if cells:
                 yield f"{path} line {line}", {n: c for n, c in zip(header, cells, strict=True) if n}
-            line = reader.line_num + 1 + skipped
+            line = reader.line_num + 1
     except csv.Error as e:
         raise UserError(f"{path} line {line} is not CSV ({e})", remedy="fix its quotes") from e
 
@@ -213,26 +208,20 @@ def _json_rows(path: str) -> Iterator[Row]:
 
 
 def _parquet_rows(path: str, columns: Sequence[str] | None, part: Part | None) -> Iterator[Row]:
+    """Yields the rows of some row groups, which are read in batches of about `_BATCH_BYTES`."""
     wanted = list(parquet_schema(path).names if columns is None else columns)
     with open_parquet(path, part.version if part else "") as file:
         _check_present(path, columns, file.schema_arrow.names)
         groups = part.row_groups if part else range(file.num_row_groups)
-        yield from _rows_in(path, file, groups, wanted)
-
-
-def _rows_in(
-    path: str, file: parquet.ParquetFile, groups: range, columns: Sequence[str]
-) -> Iterator[Row]:
-    """Yields the rows of some row groups, which are read in batches of about `_BATCH_BYTES`."""
-    number = sum(file.metadata.row_group(i).num_rows for i in range(groups.start))
-    for group in groups:
-        found = file.metadata.row_group(group)
-        fitting = _BATCH_BYTES * found.num_rows // max(1, found.total_byte_size)
-        at_once = max(1, min(_BATCH_ROWS, fitting))
-        for batch in file.iter_batches(at_once, row_groups=[group], columns=columns):
-            for row in batch.to_pylist():
-                number += 1
-                yield f"{path} row {number}", row
+        number = sum(file.metadata.row_group(i).num_rows for i in range(groups.start))
+        for group in groups:
+            found = file.metadata.row_group(group)
+            fitting = _BATCH_BYTES * found.num_rows // max(1, found.total_byte_size)
+            at_once = max(1, min(_BATCH_ROWS, fitting))
+            for batch in file.iter_batches(at_once, row_groups=[group], columns=wanted):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{path} row {number}", row
 
 
 @contextlib.contextmanager
@@ -289,31 +278,26 @@ def picture_rows(
     found = storage.stat(path)
     if found is None:
         raise wrong_input(path, "which is no file", "a Parquet file", "fix the path")
-    with open_parquet(path, part.version if part else found.version) as file:
-        _check_present(path, columns, file.schema_arrow.names)
-        if not holds_pictures(kind := file.schema_arrow.field(image).type):
-            raise wrong_input(path, f"whose column {image!r} is {kind}", "pictures in every file")
-        groups = part.row_groups if part else range(file.num_row_groups)
-        spooled = spooled_path(spool, found, f"{groups.start}-{groups.stop}")
+    groups = f"{part.row_groups.start}-{part.row_groups.stop}" if part else ""
+    rows: list[PictureRow] = []
+    offset = 0
+    with spooled_file(found, spool, groups) as (spooled, target):
         blank = ImageRef("", path, None, split_of(path), mtime_ns=found.mtime_ns, spooled=spooled)
-        offset = 0
-        with contextlib.ExitStack() as stack:
-            # A resumed build finds the pictures that an earlier run has spooled.
-            is_there = storage.exists(spooled)
-            target = None if is_there else stack.enter_context(storage.open_write(spooled))
-            rows: list[PictureRow] = []
-            for where, row in _rows_in(path, file, groups, columns):
-                cell = row.pop(image) or {}
-                picture = cell if isinstance(cell, dict) else {"bytes": cell}
-                data, key = picture.get("bytes") or b"", picture.get("path") or ""
-                if target is not None:
-                    check_space(spool, len(data), path)
-                    target.write(data)
-                ref = blank._replace(key=key, size_bytes=len(data), offset_bytes=offset)
-                rows.append((where, row, ref))
-                offset += len(data)
-        # The spooled file appears under its name when the stack is closed, so no row comes earlier.
-        yield from rows
+        for where, row in _parquet_rows(path, columns, part):
+            cell = row.pop(image) or {}
+            picture = cell if isinstance(cell, dict) else {"bytes": cell}
+            data, key = picture.get("bytes") or b"", picture.get("path") or ""
+            if not isinstance(data, bytes):
+                problem = f"whose column {image!r} holds {shortened(repr(data), 80)}"
+                raise wrong_input(path, problem, "pictures in every file")
+            check_stopped()
+            if target is not None:
+                target.write(data)
+            ref = blank._replace(key=key, size_bytes=len(data), offset_bytes=offset)
+            rows.append((where, row, ref))
+            offset += len(data)
+    # The spooled file appears under its name when it is closed, so no row comes earlier.
+    yield from rows
 
 
 def split_of(path: str) -> str | None:

@@ -33,7 +33,7 @@ def test_an_output_may_hold_the_folder(monkeypatch, output, columns, more, emula
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator)
     expected = contextlib.nullcontext() if is_there else refused("output", output)
     with expected, folder_for(output, columns, **more) as folder:
-        assert folder == f"{output}/.staging/tft_temp"
+        assert folder == ""
 
 
 def test_a_local_run_uses_a_local_temp_folder():

@@ -12,7 +12,6 @@ from beam_pipeline.columns.export import exported_classes
 from beam_pipeline.columns.transforms import AnalyseColumns
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.planning.refs import ImageRef, RefBatch
-from imageshards.errors import UserError, user_error_in
 from tests.support.columns_run import ODD_LABELS, analyse
 from tests.support.errors import refused
 from tests.support.listings import batches_of
@@ -104,15 +103,6 @@ def test_given_and_pinned_order_reach_both_exports(tmp_path):
     pinned: dict[str, Any] = {"pinned_classes": ("gone", "b"), "columns": (ColumnSpec("n", "int"),)}
     _, full = analyse(tmp_path / "pinned", [RefBatch(refs)], **pinned)
     assert exported_classes(full) == ["gone", "b", "a"]
-
-
-def test_a_bad_label_ends_the_analysis_with_its_image(tmp_path):
-    good = ImageRef("good.jpg", "u", "cat", columns={"n": 1})
-    batch = RefBatch([good, good._replace(key="bad.jpg", label="cow")])
-    with pytest.raises((UserError, RuntimeError)) as caught:
-        analyse(tmp_path, [batch], class_names=("cat",), columns=(ColumnSpec("n", "int"),))
-    said = str(user_error_in(caught.value))
-    assert said.startswith("class_names received names without 'cow', the label of 'bad.jpg'")
 
 
 def test_refs_keep_everything_else_and_their_order(through_tft):

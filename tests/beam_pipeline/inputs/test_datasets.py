@@ -117,22 +117,10 @@ def test_columns_that_would_have_to_be_analysed_again_are_refused(tmp_path):
 def test_flags_that_are_for_no_input_are_refused_and_others_stay_where_they_belong(made, tmp_path):
     rows = tmp_path / "rows.csv"
     rows.write_text("image,label,who\na.jpg,cat,x\n")
-    source = InputOptions(str(made.directory))
-    options: dict = {"label_regex": "^(a)", "label_separator": "|"}
-    for flag, value in options.items():
-        given = InputOptions(source.input, **{flag: value})
-        with refused(flag, given.input):
-            open_inputs(BuildOptions(given, "/out"))
-    with refused("zip_encoding", str(rows)):
-        schemas_of([InputOptions(str(rows), zip_encoding="gbk")])
-    with refused("extensions", "received '.png', but"):
-        schemas_of([InputOptions(str(rows), extensions=(".png",))])
     named = InputOptions(str(rows), image_column="image", allow_any_path=True, columns=())
     copied = dataclasses.replace(named, input=str(made.directory))
     found = open_inputs(BuildOptions(named, "/out", (copied,)))
     assert [bool(schema) for schema in schemas_of(found.sources)] == [True, False]
-    with refused("image_column", copied.input):
-        schemas_of(open_inputs(BuildOptions(copied, "/out")).sources)
 
 
 SHARD = "train-00000-of-00003.tfrecord"

@@ -19,7 +19,6 @@ from pyarrow import parquet
 
 from beam_pipeline.images.read import read_images
 from beam_pipeline.inputs.annotations import annotations_error
-from beam_pipeline.inputs.layout import layout_of
 from beam_pipeline.inputs.listing import list_task, listing_tasks, schema_of
 from beam_pipeline.inputs.tables import rows as table_rows
 from beam_pipeline.inputs.transforms import ListImages
@@ -43,77 +42,65 @@ SPLIT_FOLDERS = {"layout": "split_folders"}
 IN_BOTH = pytest.mark.parametrize("where", [str, store_uri], ids=["here", "store"])
 
 
+# What is listed: name:label:split:group. A name behind a dash is passed over.
 @pytest.mark.parametrize("where", [str, store_uri, "tar", "zip", "gztar"])
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("options", "names", "wrapper", "told"),
     [
-        ({}, "train/train/cat/a.jpg:cat:train test/Test/dog/b.jpg:dog:test"),
-        ({}, "seg_train/seg_train/cat/a.jpg:cat:train seg_test/seg_test/cat/b.jpg:cat:test"),
-        ({}, "train/images/cat/a.jpg:cat:train val/images/dog/b.jpg:dog:val"),
-        ({}, "cat/cat/a.jpg:cat steam_train/steam_train/b.jpg:steam_train"),
-        (SPLIT_FOLDERS, "fold1/fold1/cat/a.jpg:cat:fold1 fold2/fold2/dog/b.jpg:dog:fold2"),
-        ({}, "cat/a.jpg:cat dog/b/c.JPG:dog"),
-        ({}, "train/x.jpg:train bus/y.jpg:bus"),
-        ({}, "Train/cat/a.jpg:cat:Train val/dog/c.jpg:dog:val"),
-        ({}, "train/cat/a.jpg:cat:train train/dog/b.jpg:dog:train"),
-        (SPLIT_FOLDERS, "fold1/cat/a.jpg:cat:fold1 fold2/dog/a.jpg:dog:fold2"),
-        ({"extensions": (".raw",)}, "cat/x.raw:cat cat/x.RAW:cat"),
-        (REGEX, "cat.0.jpg:cat sub/dog.1.JPG:dog"),
-        (REGEX, "train/cat.0.jpg:cat:train val/dog.1.jpg:dog:val"),
-        (REGEX | SPLIT_FOLDERS, "fold1/cat.0.jpg:cat:fold1"),
-        (REGEX | {"layout": "flat"}, "train/cat.0.jpg:cat val/dog.1.jpg:dog"),
-        (WITH_GROUPS, "train_p7_cat.jpg:cat:train:p7 p8_dog.jpg:dog::p8"),
-        (NONE, "a.jpg: bus/b.jpg: train/cat/c.jpg::train"),
-        (NONE, "set/train/a.jpg::train set/test/b.jpg::test"),
-        (REGEX, "set/train/cat.0.jpg:cat:train set/Val/dog.1.jpg:dog:Val"),
-        (NONE | SPLIT_FOLDERS, "fold1/a.jpg::fold1"),
-        (NONE | {"layout": "class_folders"}, "train/a.jpg:"),
-        (PLUS | {"label_regex": "^([a-z+]+)"}, "dog+cat.jpg:cat,dog"),
-        (PLUS, "dog+cat/a.jpg:cat,dog dog/a.jpg:dog"),
+        ({}, "train/train/cat/a.jpg:cat:train test/Test/dog/b.jpg:dog:test", "", []),
+        ({}, "seg_train/seg_train/cat/a.jpg:cat:train seg_test/seg_test/cat/b.jpg:cat:test", "",
+         ["split_of_word"]),
+        ({}, "train/images/cat/a.jpg:cat:train val/images/dog/b.jpg:dog:val", "", []),
+        ({}, "cat/cat/a.jpg:cat steam_train/steam_train/b.jpg:steam_train", "", []),
+        (SPLIT_FOLDERS, "fold1/fold1/cat/a.jpg:cat:fold1 fold2/fold2/dog/b.jpg:dog:fold2", "", []),
+        ({}, "cat/a.jpg:cat dog/b/c.JPG:dog", "", []),
+        ({}, "train/x.jpg:train bus/y.jpg:bus", "", []),
+        ({}, "Train/cat/a.jpg:cat:Train val/dog/c.jpg:dog:val", "", []),
+        ({}, "train/cat/a.jpg:cat:train train/dog/b.jpg:dog:train", "", ["given_split"]),
+        (SPLIT_FOLDERS, "fold1/cat/a.jpg:cat:fold1 fold2/dog/a.jpg:dog:fold2", "", []),
+        ({"extensions": (".raw",)}, "cat/x.raw:cat cat/x.RAW:cat", "", []),
+        (REGEX, "cat.0.jpg:cat sub/dog.1.JPG:dog", "", []),
+        (REGEX, "train/cat.0.jpg:cat:train val/dog.1.jpg:dog:val", "", []),
+        (REGEX | SPLIT_FOLDERS, "fold1/cat.0.jpg:cat:fold1", "", []),
+        (REGEX | {"layout": "flat"}, "train/cat.0.jpg:cat val/dog.1.jpg:dog", "", []),
+        (WITH_GROUPS, "train_p7_cat.jpg:cat:train:p7 p8_dog.jpg:dog::p8", "", []),
+        (NONE, "a.jpg: bus/b.jpg: train/cat/c.jpg::train", "", []),
+        (NONE, "set/train/a.jpg::train set/test/b.jpg::test", "", []),
+        (REGEX, "set/train/cat.0.jpg:cat:train set/Val/dog.1.jpg:dog:Val", "", []),
+        (NONE | SPLIT_FOLDERS, "fold1/a.jpg::fold1", "", []),
+        (NONE | {"layout": "class_folders"}, "train/a.jpg:", "", []),
+        (PLUS | {"label_regex": "^([a-z+]+)"}, "dog+cat.jpg:cat,dog", "", []),
+        (PLUS, "dog+cat/a.jpg:cat,dog dog/a.jpg:dog", "", []),
+        ({}, "cat/1.jpg:cat dog/1.jpg:dog -README", "set/a/", []),
+        ({}, "train/cat/1.jpg:cat:train test/cat/2.jpg:cat:test", "set-main/", []),
+        (SPLIT_FOLDERS, "fold1/cat/1.jpg:cat:fold1 fold2/cat/1.jpg:cat:fold2", "set/", []),
+        ({}, "train/cat/1.jpg:cat:train test/dog/1.jpg:dog:test -devkit/a.txt", "", []),
+        ({}, "train/cat/1.jpg:cat:train -test/test/1.jpg", "", ["empty_split_folder"]),
+        ({}, "cat/train/1.jpg:cat cat/test/2.jpg:cat dog/train/1.jpg:dog", "",
+         ["split_below_class"]),
+        ({}, "cat/1.jpg:cat -dog/1.txt -top.jpg -top.txt", "", ["empty_class_folder"]),
     ],
-)
-def test_labels_splits_and_groups_are_those_of_the_layout(tmp_path, where, options, expected):
-    wanted = [(*each.split(":"), "", "")[:4] for each in expected.split()]
-    put(tmp_path, *(key for key, *_ in wanted))
-    put((tmp_path / wanted[0][0]).parent, "notes.txt", ".hidden.jpg")
-    if isinstance(where, str):
-        where = functools.partial(shutil.make_archive, f"{tmp_path}-set", where)
-    refs, skipped = listed(where(tmp_path), f"{tmp_path}-spool", **options)
-    for (key, ref), row in zip(refs.items(), sorted(wanted), strict=True):
-        assert (key, ",".join(names_of(ref.label)), ref.split or "", ref.group or "") == row
-    assert [data for _, data in read_images([*refs.values()], 1000)] == list(map(str.encode, refs))
-    assert skipped["hidden"] == skipped["not_an_image_name"] == 1
-
-
-@pytest.mark.parametrize("where", [str, store_uri, "tar", "zip", "gztar"])
-@pytest.mark.parametrize(
-    ("names", "options", "told"),
-    [
-        ("set/a/cat/1.jpg:cat set/a/dog/1.jpg:dog set/README:", {}, []),
-        ("set-main/train/cat/1.jpg:cat:train set-main/test/cat/2.jpg:cat:test", {}, []),
-        ("set/fold1/cat/1.jpg:cat:fold1 set/fold2/cat/1.jpg:cat:fold2", SPLIT_FOLDERS, []),
-        ("train/cat/1.jpg:cat:train test/dog/1.jpg:dog:test devkit/a.txt:", {}, []),
-        ("train/cat/1.jpg:cat:train test/test/1.jpg:", {}, ["empty_split_folder: test"]),
-        ("cat/train/1.jpg:cat cat/test/2.jpg:cat dog/train/1.jpg:dog", {}, ["split_below_class"]),
-        ("cat/1.jpg:cat dog/1.txt: top.jpg: top.txt:", {}, ["empty_class_folder: dog"]),
-    ],
-)
-def test_the_same_tree_gives_the_same_in_whatever_form_it_comes(
-    tmp_path, where, names, options, told
+)  # fmt: skip
+def test_a_tree_gives_the_same_in_whatever_form_it_comes(
+    tmp_path, where, options, names, wrapper, told
 ):
-    rows = [(*each.split(":"), "")[:3] for each in names.split()]
-    put(tmp_path, *(name for name, *_ in rows))
+    passed = [each[1:] for each in names.split() if each.startswith("-")]
+    wanted = [(*each.split(":"), "", "")[:4] for each in names.split() if each[0] != "-"]
+    put(tmp_path, *(f"{wrapper}{name}" for name in [*passed, *(key for key, *_ in wanted)]))
+    put((tmp_path / wrapper / wanted[0][0]).parent, "notes.txt", ".hidden.jpg")
     if isinstance(where, str):
         where = functools.partial(shutil.make_archive, f"{tmp_path}-set", where)
     refs, skipped = listed(where(tmp_path), f"{tmp_path}-spool", **options)
-    wrapper = "set/a/" if "set/a/" in names else names.partition("/")[0] + "/"
-    expected = {n.removeprefix(wrapper * ("set" in n)): row for n, *row in rows if row[0]}
-    assert {key: [ref.label, ref.split or ""] for key, ref in refs.items()} == expected
+    found = [
+        (key, ",".join(names_of(ref.label)), ref.split or "", ref.group or "")
+        for key, ref in refs.items()
+    ]
+    assert found == sorted(wanted)
+    read = [data for _, data in read_images([*refs.values()], 1000)]
+    assert read == [f"{wrapper}{key}".encode() for key in refs]
     plain = sum(count for reason, count in skipped.items() if ":" not in reason)
-    assert plain == len(rows) - len(refs)
-    assert {reason.partition(":")[0] for reason in skipped if ":" in reason} >= {
-        each.partition(":")[0] for each in told
-    }
+    assert plain == len(passed) + 2 and skipped["hidden"] == 1
+    assert {reason.partition(":")[0] for reason in skipped if ":" in reason} >= {*told}
 
 
 def packed(folder: pathlib.Path, form: str) -> object:
@@ -215,19 +202,12 @@ def test_folders_that_may_be_splits_or_classes_need_a_layout(tmp_path, names):
         (["x.jpg"], ".", {}, ["no class folder", "ROOT/<class>", "label_regex"]),
         (["x.jpg"], ".", {"layout": "flat"}, ["flat", "label_regex"]),
         (["x.jpg"], ".", {"label_regex": "^(cat)"}, ["label_regex", "'x.jpg'", "match"]),
-        (["m.csv"], "m.csv", {"label_regex": "^(cat)"}, ["label_regex", "image table"]),
     ],
 )
 def test_an_input_without_labels_is_refused(tmp_path, names, path, options, words):
     put(tmp_path, *names)
     with refused(None, *words):
         listed(f"{tmp_path}/{path}".removesuffix("/."), **options)
-
-
-def test_a_table_is_known_by_its_name_or_by_its_flag():
-    for path in ("a.csv", "gs://b/A.JSONL", "a[1].parquet", "s3://b/rows/*.parquet"):
-        assert layout_of(InputOptions(path)) == "table"
-    assert layout_of(InputOptions("list.txt", layout="table")) == "table"
 
 
 def test_in_a_pipeline_odd_names_survive_and_what_is_passed_over_is_counted(tmp_path):
@@ -346,12 +326,6 @@ def test_an_input_of_closed_folders_is_refused(tmp_path, nobody_closes, path, op
     nobody_closes("a", "b")
     with refused("input", f"'{tmp_path}/"):
         listed(f"{tmp_path}{path}", **options)
-
-
-@pytest.mark.parametrize("layout", ["table", "dataset"])
-def test_globs_are_not_for_inputs_that_have_keys(layout):
-    with refused("exclude_glob", "'/in'"):
-        schema_of(InputOptions("/in", layout=layout, exclude_glob=("old",)))
 
 
 PHONES = "cat/a.jpg cat/b.HEIC cat/c.heic dog/d.NEF dog/notes.txt"

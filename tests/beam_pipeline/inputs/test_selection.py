@@ -38,11 +38,11 @@ def check(batches: list[RefBatch]) -> None:
     ("batches", "words"),
     [
         (with_keys([*(f"k{i}" for i in range(40)), "k17"]), ["'k17'", "'/017.jpg'", "'/040.jpg'"]),
-        ([RefBatch([ImageRef("a.jpg", "/a.jpg", "x")] * 2)], ["two rows", "'a.jpg'", "'/a.jpg'"]),
+        ([RefBatch([ImageRef("a.jpg", "/a.jpg", "x")] * 2)], ["'a.jpg' twice", "'/a.jpg'"]),
     ],
 )
 def test_equal_keys_are_refused_with_both_images(batches, words):
-    with pytest.raises(Exception, match="twice|two rows") as error:
+    with pytest.raises(Exception, match="twice") as error:
         check(batches)
     said = str(user_error_in(error.value))
     assert all(word in said for word in (*words, "key_column='none'")), said

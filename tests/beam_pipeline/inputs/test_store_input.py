@@ -1,8 +1,5 @@
 """Builds whose originals are in a store: the bytes of the same build from this machine."""
 
-import random
-import shutil
-
 import pytest
 
 from beam_pipeline.images.read import read_images
@@ -110,25 +107,6 @@ def test_one_object_that_fails_for_good_is_a_row_of_the_quarantine(server, there
     for given in (refs, unknown):
         read = [data for _, data in read_images(given, max_bytes=small)]
         assert [d.code if isinstance(d, ImageError) else len(d) for d in read] == codes
-
-
-@pytest.mark.parametrize("name", ["photos.tar", "photos.zip"])
-def test_members_of_an_archive_that_was_replaced_are_rejected(server, tmp_path, name):
-    uri = f"{server.bucket()}/{name}"
-
-    def put(seed: int) -> None:
-        folder = class_folders(tmp_path / str(seed), {"cat": 3, "dog": 3})
-        for number, path in enumerate(sorted(folder.glob("*/*"))):
-            path.write_bytes(random.Random(seed + number).randbytes(500))
-        storage.copy(shutil.make_archive(str(tmp_path / "packed"), name[-3:], folder), uri)
-
-    put(0)
-    refs = [*listed(uri)[0].values()]
-    read = [data for _, data in read_images(refs, 1000)]
-    assert len({data for data in read if isinstance(data, bytes)}) == 6
-    put(10)  # with other pictures in the same ranges
-    read = [data for _, data in read_images(refs, 1000)]
-    assert [data.code for data in read if isinstance(data, ImageError)] == ["changed"] * 6
 
 
 @pytest.mark.parametrize("name", ["no-such-bucket/photos", "{}/nothing", "{}/rows.csv"])

@@ -25,8 +25,10 @@ KEYS = st.tuples(st.sampled_from(["train", "validation", "test"]), st.sampled_fr
 COUNTS = st.dictionaries(KEYS, st.integers(1, 60), min_size=1)
 
 
-def make_plan(counts, **options):
-    return planning.make_plan(counts, PlanOptions(**{"allow_one_class": True} | options), 1000.0)
+def make_plan(counts, kinds=None, **options):
+    given = PlanOptions(**{"allow_one_class": True} | options)
+    kinds = kinds or dict.fromkeys(((split, "one") for split, _ in counts), 1)
+    return planning.make_plan(counts, given, 1000.0, kinds)
 
 
 @given(COUNTS, st.integers(1, 25))
@@ -159,14 +161,12 @@ def test_a_bad_label_is_refused_with_its_image(label, class_names, argument):
     ],
 )
 def test_inputs_that_cannot_be_planned_are_refused(counts, kinds, options, words):
-    given = PlanOptions(**{"allow_one_class": True} | options)
     with refused(None, *words):
-        planning.make_plan(counts, given, 1000.0, kinds)
+        make_plan(counts, kinds, **options)
 
 
 def test_images_with_one_of_several_labels_or_none_need_no_other_class():
-    plan = planning.make_plan({("train", "a"): 2}, PlanOptions(), 1000.0, {("train", "several"): 3})
+    plan = make_plan({("train", "a"): 2}, {("train", "several"): 3}, allow_one_class=False)
     assert plan.classes == ("a",) and plan.num_images == 3
-    pinned = PlanOptions(pinned_classes=("a",))
-    plan = planning.make_plan({}, pinned, 1000.0, {("train", "none"): 3})
+    plan = make_plan({}, {("train", "none"): 3}, pinned_classes=("a",))
     assert plan.classes == () and plan.num_images == 3

@@ -22,7 +22,6 @@ from beam_pipeline.images.read import ZIP_HEADER_BYTES, read_images, read_zip_me
 from beam_pipeline.inputs.archives import members as archives
 from beam_pipeline.inputs.layout import expand_braces
 from beam_pipeline.inputs.listing import schema_of
-from beam_pipeline.inputs.spool import spool_tar
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
@@ -74,16 +73,6 @@ def test_members_outside_the_archive_and_special_members_are_counted(tmp_path):
         "outside_archive": 3, "not_an_image_name": 1, "system_file": 1, "link": 2,
         "special_file": 1, "outside_class_folders": 1,
     }  # fmt: skip
-
-
-def test_a_folder_around_all_class_folders_is_no_class(tmp_path):
-    path = tar(tmp_path / "a.tar", "x/y/cat/a.jpg", "x/y/dog/a.jpg", "x/README")
-    assert labels(path) == {"cat/a.jpg": ("cat", None), "dog/a.jpg": ("dog", None)}
-
-
-def test_globs_leave_out_members(tmp_path):
-    path = tar(tmp_path / "a.tar", "cat/a.jpg", "cat/old/b.jpg", "dog/c.jpg")
-    assert labels(path, exclude_glob=("cat/old",)).keys() == {"cat/a.jpg", "dog/c.jpg"}
 
 
 def test_several_archives_are_folders_or_parts(tmp_path):
@@ -174,7 +163,7 @@ def test_an_inner_tar_without_its_end_is_refused(tmp_path):
             listed(path)
 
 
-@pytest.mark.parametrize("name", ["a.tar", "a.zip", "a.tgz", "a.tar.bz2", "a.tar.xz"])
+@pytest.mark.parametrize("name", ["a.tar", "a.zip", "a.tgz"])
 def test_other_bytes_behind_the_end_are_refused(tmp_path, name):
     whole = tar(tmp_path / "a.tar", "cat/1.jpg", "dog/2.jpg").read_bytes()
     ending = name.rpartition(".")[2]
@@ -185,13 +174,8 @@ def test_other_bytes_behind_the_end_are_refused(tmp_path, name):
             listed(tmp_path / name)
         whole = one
     elif ending != "tar":
-        compress: Any = {"tgz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}[ending]
-        whole = compress(whole)
-    for behind, is_whole in (
-        (b"", True),
-        (b"\0" * 512, ending in ("tar", "tgz")),
-        (b"more", 0),
-    ):
+        whole = gzip.compress(whole)
+    for behind, is_whole in ((b"", True), (b"\0" * 512, ending != "zip"), (b"more", False)):
         (tmp_path / name).write_bytes(whole + behind)
         with contextlib.nullcontext() if is_whole else refused("input", f"{name}'"):
             assert listed(tmp_path / name, str(tmp_path / f"spool{len(behind)}"))[0]
@@ -239,17 +223,13 @@ def test_a_file_that_is_no_archive_is_refused_in_one_sentence(tmp_path, name, co
     (tmp_path / name).write_bytes(content)
     with refused("input", f"'{tmp_path}/{name}'"):
         listed(tmp_path / name, spool=str(tmp_path / "spool"))
-    assert not list(tmp_path.glob("spool/*.tar"))
     with refused("input", f"other-{name}", "fix the path"):
         listed(tmp_path / f"other-{name}", spool=str(tmp_path / "spool"))
-
-
-def test_a_truncated_gzip_is_refused_and_leaves_nothing(tmp_path):
-    packed = gzip.compress(tar(tmp_path / "a.tar", "cat/1.jpg", "dog/2.jpg").read_bytes())
-    (tmp_path / "a.tgz").write_bytes(packed[:-20])
-    with refused("input", "a.tgz"):
-        listed(tmp_path / "a.tgz", spool=str(tmp_path / "spool"), layout="class_folders")
-    assert not list((tmp_path / "spool").iterdir())
+    packed = gzip.compress(tar(tmp_path / "whole.tar", "cat/1.jpg", "dog/2.jpg").read_bytes())
+    (tmp_path / "cut.tgz").write_bytes(packed[:-20])
+    with refused("input", "cut.tgz"):
+        listed(tmp_path / "cut.tgz", spool=str(tmp_path / "spool"), layout="class_folders")
+    assert not list(tmp_path.glob("spool/*"))
 
 
 def test_members_of_a_zip_are_read_and_its_oddities_counted(tmp_path):
@@ -356,7 +336,8 @@ def test_a_compressed_archive_that_was_replaced_is_not_unpacked(tmp_path):
     (found,) = storage.list_folder(str(path.parent))
     path.write_bytes(gzip.compress(tar(tmp_path / "a.tar", "cat/1.jpg", "cat/2.jpg").read_bytes()))
     with refused("input", "a.tar.gz', which was replaced while it was read"):
-        spool_tar(found, str(tmp_path / "spool"))
+        with archives.open_archive(str(path), found, str(tmp_path / "spool")):
+            pass
     assert not list((tmp_path / "spool").iterdir())
 
 
