@@ -72,9 +72,9 @@ def test_equal_numbers_of_any_kind_are_the_same_augmentation() -> None:
         ("--rotate 91", "--rotate received 91.0; expected 0 to 90."),
         ("--noise -1", "--noise received -1.0; expected 0 to 255."),
         ("--mixup nan", "--mixup received nan; expected 0 to 10."),
-        ("--mix 0.5", "--mix received 0.5 without --mixup; leave --mix out, or give --mixup."),
+        ("--mix 0.5", "--mix received 0.5 without --mixup; expected --mixup, or no --mix."),
         ("--erase_area 0.1,0.2", "--erase_area received 0.1,0.2 without --erase"),
-        ("--augment strong --erase 0 --erase_ratio 1", "--erase_ratio received 1 without --erase"),
+        ("--augment strong --erase 0 --erase_ratio 1", "--erase_ratio received 1.0 without --er"),
         (
             "--augment none --augment_on device",
             "--augment_on received 'device' with --augment none",

@@ -132,14 +132,13 @@ def test_unavailable_weights_give_a_sentence_with_file_and_folder(cache):
         assert "\n" not in str(caught.value)
 
     path = cache / PUBLISHED["MobileNet"]
-    url = "https://storage.googleapis.com/tensorflow/keras-applications/mobilenet"
-    is_told("MobileNet", "[Errno 111] Connection refused", f"{path}: copy {url}/{path.name} there")
+    is_told("MobileNet", "[Errno 111] Connection refused", f"/{path.name}: ", "KERAS_HOME")
     path.write_bytes(b"half a download")
-    is_told("MobileNet", f"{path}: delete")
+    is_told("MobileNet", "delete a damaged file")
     # A file of another hash is none to Keras, which asks for it again, and takes it away.
     path = cache / PUBLISHED["MobileNetV3Small"]
     path.write_bytes(b"another one")
-    is_told("MobileNetV3Small", f"{path.name} there (its hash is d3e8ec8")
+    is_told("MobileNetV3Small", path.name)
     assert not path.exists()
     is_told("MobileNet", "MobileNet", "16x16 px", size=(16, 16), argument="model")
 
