@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 import ml_dtypes  # noqa: F401  so that NumPy knows bfloat16 by name
-import msgspec
 import numpy as np
 
 from imageshards import storage
@@ -70,17 +69,6 @@ class RunState:
     callbacks: list[tuple[str, dict[str, Any]]] = dataclasses.field(default_factory=list)
     arrays: dict[str, Array] = dataclasses.field(default_factory=dict)
     variables: Values = dataclasses.field(default_factory=list)
-
-
-class _Names(msgspec.Struct):
-    """The names of the arrays in a file: `arrays` of callbacks, and `variables` by path.
-
-    `types` has the data types that NumPy's files do not store, by names of entries.
-    """
-
-    arrays: list[str]
-    variables: list[str]
-    types: dict[str, str]
 
 
 class Checkpoints:
@@ -172,13 +160,13 @@ def _parsed(data: bytes) -> RunState:
         raw = json.loads(found["state"].item())
         if (version := raw["format_version"]) != FORMAT_VERSION:
             raise ValueError(f"format_version is {version}; expected {FORMAT_VERSION}")
-        names = convert(raw, _Names)
+        types = raw["types"]
 
         def array(name: str) -> Array:
-            return found[name].view(names.types[name]) if name in names.types else found[name]
+            return found[name].view(types[name]) if name in types else found[name]
 
-        arrays = {name: array(f"callback-{name}") for name in names.arrays}
-        variables = [(path, array(f"variable-{i}")) for i, path in enumerate(names.variables)]
+        arrays = {name: array(f"callback-{name}") for name in raw["arrays"]}
+        variables = [(path, array(f"variable-{i}")) for i, path in enumerate(raw["variables"])]
     return convert(raw | {"arrays": arrays, "variables": variables}, RunState)
 
 

@@ -186,11 +186,13 @@ class SavedRun:
             self._writing = self._writer.submit(checkpoints.save, state)
 
     def _refuse(self, bad: str) -> None:
-        """Ends the run because of the weight `bad`, unless a callback ends the run."""
-        good, step = self._saved and self._saved[0], self.state.step
+        """Ends the run because of the weight or the loss `bad`, unless a callback ends the run."""
+        good = self._saved and self._saved[0]
+        first = (good or 0) + 1
         what = (
-            f"{bad} became infinite or not a number between the steps {(good or 0) + 1} and {step} "
-            f"(last good checkpoint: {'none' if good is None else f'step {good}'})"
+            f"{bad} became infinite or not a number between the steps {first} and "
+            f"{max(first, self.state.step)} (last good checkpoint: "
+            f"{'none' if good is None else f'step {good}'})"
         )
         # If a callback ends such a run, the run ends without an error, as in Keras's `fit`.
         ends = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._callbacks)
@@ -216,8 +218,11 @@ class SavedRun:
             self.save()
 
     def end_epoch(self, logs: Mapping[str, float]) -> None:
-        """Counts an epoch after its validation, and saves."""
+        """Counts an epoch after its validation, and saves; refuses a loss that is not finite."""
         state = self.state
+        # A scaled loss of float16 keeps the weights finite, as such steps change nothing.
+        if self.checkpoints is not None and not np.isfinite(logs.get("loss", 0.0)).all():
+            self._refuse("the loss")
         state.epochs += 1
         loss = logs.get("val_loss")
         best = state.best_value

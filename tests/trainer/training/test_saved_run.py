@@ -1,5 +1,6 @@
 import contextlib
 import inspect
+import math
 import pathlib
 import re
 import signal
@@ -105,6 +106,14 @@ def test_the_end_of_an_epoch_saves_what_callbacks_changed(tmp_path: pathlib.Path
     assert (found.state.epochs, found.state.best_step) == (1, 1)
     again = [array.tolist() for array in found.state.arrays.values()]
     assert again[-1] == [1, 1, 1] and again[0] == stopping.best_weights[0].tolist()
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_though_the_weights_are_finite(tmp_path):
+    saved, _ = _saved(tmp_path)
+    with refused("", "the loss became infinite or not a number between the steps 3 and 3"), saved:
+        saved.count_step()
+        saved.count_step()
+        saved.end_epoch({"loss": math.nan})
 
 
 def test_the_state_of_callbacks_is_restored_or_a_note_names_the_callback(tmp_path, capsys):
