@@ -12,12 +12,8 @@ from imageshards.errors import StorageError, UserError
 
 
 @contextlib.contextmanager
-def output_errors(
-    output: str, what: str, then: str = "run the same command again"
-) -> Iterator[None]:
+def output_errors(output: str, what: str) -> Iterator[None]:
     """Turns errors of a disk or a store into a `UserError`: `what` cannot be written to `output`.
-
-    `then` says what the user does after the remedy.
 
     Raises:
         UserError: The disk is full, the user may not write, or the store cannot be reached.
@@ -33,5 +29,5 @@ def output_errors(
             received=f"{output!r}, where {what} cannot be written "
             f"({getattr(e, 'strerror', None) or str(e).rstrip('.')})",
             expected="a place with free space and the right to write there",
-            remedy=f"{remedy}then {then}",
+            remedy=f"{remedy}then run the same command again",
         ) from e

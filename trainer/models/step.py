@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import keras
@@ -56,32 +55,6 @@ def make_train_step(
         adapt_to_replicas(optimizer)
     compute = _compiled(model, model.train_step)
     return _make_step(model, strategy, compute, prepared, drops_absent)
-
-
-class ReadError(Exception):
-    """A batch cannot be read; `error` is TensorFlow's error."""
-
-    def __init__(self, error: tf.errors.OpError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-@contextlib.contextmanager
-def reading() -> Iterator[None]:
-    """Raises a `ReadError` for an error of the reader inside.
-
-    Errors of memory that a device lacks for the batch are raised as they are.
-    """
-    try:
-        yield
-    except tf.errors.ResourceExhaustedError:
-        raise
-    except tf.errors.OpError as e:
-        raise ReadError(e) from e
-    # TensorFlow's message about a broken record quotes its bytes, which are no UTF-8.
-    except UnicodeDecodeError as e:
-        error = tf.errors.InvalidArgumentError(None, None, "Could not parse example input")
-        raise ReadError(error) from e
 
 
 def make_test_step(

@@ -165,8 +165,7 @@ class MetricsFile(Callback):
         # The whole file is written each time, because objects in a store cannot be appended to.
         lines = [json.dumps(record, allow_nan=False) + "\n" for record in self.history]
         folder, name = storage.parent_of(self._path), storage.name_of(self._path)
-        then = "run the same command again to resume from the last checkpoint"
-        with output_errors(folder, name, then):
+        with output_errors(folder, name):
             storage.write(self._path, "".join(lines))
 
 

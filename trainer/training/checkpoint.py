@@ -93,11 +93,7 @@ class Checkpoints:
     def save(self, state: RunState) -> str:
         """Writes a checkpoint, deletes old checkpoints, and returns the path."""
         path = self.path(state.step)
-        with output_errors(
-            self._output,
-            f"the checkpoint of step {state.step}",
-            "run the same command again to resume from the checkpoint before",
-        ):
+        with output_errors(self._output, f"the checkpoint of step {state.step}"):
             with self._hosts.writing, storage.open_write(path) as file:
                 _write(file, state)
             # The folder is synced so that the name survives a power cut, if the file system can.

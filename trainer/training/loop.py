@@ -20,9 +20,9 @@ from trainer.evaluation.evaluator import Evaluator
 from trainer.models.keras_internals import optimizers_of, reads_logs, restore_methods
 from trainer.models.model import check_optimizers
 from trainer.models.optimizer import use_average
-from trainer.models.step import ReadError, build_variables, logs_of_hosts, make_train_step
+from trainer.models.step import build_variables, logs_of_hosts, make_train_step
 from trainer.models.strategy import average_statistics, device_errors, separate_replicas
-from trainer.reader.stream import next_batch
+from trainer.reader.stream import ReadError, next_batch
 from trainer.training.callbacks import WaitingTime
 from trainer.training.open_run import Run
 from trainer.training.several_hosts import digest
