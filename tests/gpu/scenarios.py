@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import imageshards as ims
 from tests.support.tiny_models import linear
-from trainer.models.metrics import make_metrics
+from trainer.models.metrics import Accuracy
 from trainer.models.optimizer import CrossEntropy
 from trainer.models.strategy import shared_strategy
 
@@ -92,7 +92,7 @@ def _convolutions() -> keras.Model:
     layers += [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(3)]
     model = keras.Sequential([keras.Input((64, 64, 3)), *layers])
     # Keras's own accuracy copies a mask of the logits to the host and back.
-    model.compile("sgd", CrossEntropy(3), weighted_metrics=make_metrics((), 3), jit_compile=False)
+    model.compile("sgd", CrossEntropy(3), weighted_metrics=[Accuracy()], jit_compile=False)
     return model
 
 

@@ -15,7 +15,6 @@ from imageshards.errors import Arg, UserError
 # For each kind of target: common names of metrics → Keras's class and its arguments.
 _SHORT: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     "class": {
-        "accuracy": ("SparseCategoricalAccuracy", {}),
         "top5": ("SparseTopKCategoricalAccuracy", {"k": 5}),
         "auc": ("AUC", {"multi_label": True}),
         "f1": ("F1Score", {}),
@@ -40,6 +39,24 @@ ALWAYS = {
     "labels": ("binary_accuracy", "auc_pr"),
     "values": ("mae", "rmse"),
 }
+
+
+class Accuracy(keras.metrics.Mean):
+    """The share of examples whose class has the highest logit.
+
+    If labels are shares of classes, after MixUp, the class with the largest share is the label.
+    Keras's own accuracy copies the logits from the device to the host.
+    """
+
+    def __init__(self, name: str = "accuracy") -> None:
+        super().__init__(name=name)
+
+    def update_state(
+        self, y_true: tf.Tensor, y_pred: tf.Tensor, sample_weight: tf.Tensor | None = None
+    ) -> None:
+        """Adds class ids [b] or shares [b, K], logits [b, K] and weights [b]."""
+        right = ops.equal(tf.argmax(y_pred, -1), class_ids(y_true))
+        super().update_state(ops.cast(right, "float32"), sample_weight)
 
 
 class OfOutputs(keras.metrics.Metric):
@@ -108,7 +125,8 @@ def make_metrics(
         UserError: A name is unknown for this kind of target.
     """
     short = _SHORT[target]
-    names = [*ALWAYS[target], *(name.lower() for name in names)]
+    ours: list[keras.metrics.Metric] = [Accuracy()] if target == "class" else []
+    names = [*([] if ours else ALWAYS[target]), *(name.lower() for name in names)]
     if unknown := [name for name in names if name not in short]:
         raise UserError(
             argument="metrics",
@@ -117,7 +135,7 @@ def make_metrics(
             remedy="compile other metrics into the model of " + Arg("model", "module:function"),
         )
     kinds = {name: short[name] for name in names}
-    return [
+    return ours + [
         OfOutputs(getattr(keras.metrics, kind)(**options, name=name), num_outputs, target)
         for name, (kind, options) in kinds.items()
     ]

@@ -13,7 +13,7 @@ from trainer.dataset.spec import DatasetSpec, ImageSpec, ModelInputs, ReadOption
 from trainer.dataset.subset import Subset, class_ids
 from trainer.evaluation.evaluator import Evaluator, measure
 from trainer.evaluation.kinds import ClassEvaluation
-from trainer.models.metrics import make_metrics
+from trainer.models.metrics import Accuracy
 from trainer.models.optimizer import CrossEntropy
 from trainer.reader import pipeline, stream
 from trainer.reader.batches import EvaluationData
@@ -97,7 +97,7 @@ def test_a_second_pass_traces_nothing_and_sees_new_weights(monkeypatch):
     feed(monkeypatch, np.eye(3) * 2, [0, 1, 2])
     scale = keras.layers.Dense(3, use_bias=False, kernel_initializer="identity")
     model = keras.Sequential([keras.Input((3,), name="image"), scale])
-    model.compile(loss=CrossEntropy(3), weighted_metrics=make_metrics((), 3))
+    model.compile(loss=CrossEntropy(3), weighted_metrics=[Accuracy()])
     evaluator = evaluator_of(model, data_of(CLASSES, 3, 2))
     assert evaluator.run()["accuracy"] == 1.0
     scale.kernel.assign(-scale.kernel)
