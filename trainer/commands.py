@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -40,26 +39,20 @@ def run(
 
 @contextmanager
 def _keyboard_interrupts() -> Iterator[None]:
-    # Python allows a signal handler in the main thread only.
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     pressed: list[int] = []
 
     def note(signum: int, frame: object) -> None:
         pressed.append(signum)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGINT, note)
     # TensorFlow turns some KeyboardInterrupts into its own errors.
-    try:
-        yield
-    except Exception as e:
-        if pressed:
-            raise KeyboardInterrupt from e
-        raise
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with command_line.on_signals(note, signal.SIGINT):
+        try:
+            yield
+        except Exception as e:
+            if pressed:
+                raise KeyboardInterrupt from e
+            raise
 
 
 def make_parser() -> command_line.Parser:

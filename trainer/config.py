@@ -268,8 +268,7 @@ class RunConfig:
         "Without this flag each replica normalises its share of the batch")] = False
     metrics: Annotated[tuple[str, ...], Option(
         "more metrics of every epoch: top5, auc, f1 for a class; auc, f1 for several labels; r2, "
-        "mape for regression; or any class of keras.metrics that accepts the model's "
-        "probabilities or values",
+        "mape for regression",
         parse=split_names, metavar="A,B")] = ()
     callbacks: Annotated[str | None, Option(
         "module:function, your own function, which returns a list of Keras callbacks",
@@ -285,11 +284,6 @@ class RunConfig:
     unfreeze_after: Annotated[int | None, Option(
         "number of epochs with --freeze; then all layers train with a tenth of the learning rate "
         "(default: all epochs)", least=1, metavar="EPOCHS")] = None
-    steps_per_execution: Annotated[int | None, Option(
-        "steps per call of the graph; more steps save time if a step is short. Checkpoints and "
-        "signals wait for the end of the call. On one host only (default: the value of "
-        "model.compile, else 1)",
-        least=1)] = None
     epochs: Annotated[int, Option("passes over the training split", least=1)] = 5
     steps: Annotated[int | None, Option(
         "total number of steps, instead of --epochs", least=1)] = None
@@ -332,8 +326,6 @@ class RunConfig:
             refuse_idle(self, "freeze", why, Arg("weights", "imagenet") + " or a file")
         if not self.freeze:
             refuse_idle(self, "unfreeze_after", "without " + Arg("freeze"), Arg("freeze", "all"))
-        if self.steps is None:
-            self.check_unfreezing(self.epochs)
         if self.cluster != "slurm":
             slurm = Arg("cluster", "slurm")
             refuse_idle(self, "cluster_port", "without " + slurm, slurm)

@@ -272,7 +272,7 @@ def _measured(
     from trainer.evaluation.evaluator import Evaluator, measure
     from trainer.models.optimizer import make_loss
     from trainer.reader.stream import EvaluationStream
-    from trainer.report.page import target_fact, write_report
+    from trainer.report.page import page_of, target_fact, write_report
 
     card, subset, count = saved.card, data.subset, data.num_records
     devices = shared_strategy(replicas, data.batch_size)
@@ -302,8 +302,7 @@ def _measured(
         shown = {name: str(value) for name, value in facts.items()}
         shown |= target_fact(card, card.target_mean_std)
         title = f"{saved.file} on {facts['data']}"
-        of_pass: dict[str, Any] = {"history": [], "evaluation": evaluation, "subset": subset}
-        write_report(page, title=title, facts=shown, **of_pass)
+        write_report(page, page_of(title, shown, [], evaluation, subset))
     found = Figures({"num_examples": count} | {name: finite(one) for name, one in figures.items()})
     found |= facts | {"classes": list(subset.classes), "target": card.target} | _outputs(evaluation)
     found.broken = broken.found

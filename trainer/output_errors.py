@@ -12,34 +12,22 @@ from imageshards.errors import StorageError, UserError
 
 
 @contextlib.contextmanager
-def output_errors(
-    output: str, what: str, then: str = "run the same command again"
-) -> Iterator[None]:
+def output_errors(output: str, what: str) -> Iterator[None]:
     """Turns errors of a disk or a store into a `UserError`: `what` cannot be written to `output`.
-
-    `then` says what the user does after the remedy.
 
     Raises:
         UserError: The disk is full, the user may not write, or the store cannot be reached.
     """
-    received = f"{output!r}, where {what} cannot be written"
     try:
         yield
-    except StorageError as e:
-        # Its message already says what to do about the bucket.
-        reason = str(e).rstrip(".")
-        raise UserError(
-            argument="output", received=f"{received} ({reason})", remedy=f"then {then}"
-        ) from e
-    except OSError as e:
-        remedy = "make room" if storage.is_local(output) else "wait for the store"
-        if isinstance(e, PermissionError):
-            remedy = "get the right to write there"
-        elif e.errno == errno.ENOSPC and not storage.is_local(output):
-            # A store has no limit: the full disk is the one from which the file is uploaded.
-            remedy = f"make room in {tempfile.gettempdir()}, or set TMPDIR to a larger folder"
+    except (StorageError, OSError) as e:
+        # A store has no limit: the full disk is the one from which a file is uploaded.
+        full = output if storage.is_local(output) else f"{tempfile.gettempdir()} (TMPDIR)"
+        remedy = f"make room in {full}, " if getattr(e, "errno", 0) == errno.ENOSPC else ""
         raise UserError(
             argument="output",
-            received=f"{received} ({e.strerror or e})",
-            remedy=f"{remedy}, then {then}",
+            received=f"{output!r}, where {what} cannot be written "
+            f"({getattr(e, 'strerror', None) or str(e).rstrip('.')})",
+            expected="a place with free space and the right to write there",
+            remedy=f"{remedy}then run the same command again",
         ) from e

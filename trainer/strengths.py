@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from typing import Annotated, Any, Final
 
-from imageshards.commands.options import Option, check_options
+from imageshards.commands.options import Option, check_options, refuse_idle
 from imageshards.errors import Arg, UserError
 
 _share = functools.partial(Option, least=0, most=1)
@@ -68,16 +68,13 @@ class Augment:
     def __post_init__(self) -> None:
         check_options(self)
         for field in dataclasses.fields(self):
-            value, needs = getattr(self, field.name), _NEEDS.get(field.name, ())
+            value = getattr(self, field.name)
             # Equal numbers are then equal as JSON values, too, whatever kind of number they were.
             plain = tuple(map(float, value)) if isinstance(value, tuple | list) else float(value)
             object.__setattr__(self, field.name, plain)
-            if needs and plain != field.default and not any(getattr(self, n) for n in needs):
-                raise UserError(
-                    argument=field.name,
-                    received=f"{shown(plain)} without " + Arg(needs[0]),
-                    remedy="leave " + Arg(field.name) + " out, or give " + Arg(needs[0]),
-                )
+        for name, needs in _NEEDS.items():
+            if not any(getattr(self, need) for need in needs):
+                refuse_idle(self, name, "without " + Arg(needs[0]), Arg(needs[0]))
 
     def __str__(self) -> str:
         """Returns the name of the augmentation, or its numbers that change something."""

@@ -10,7 +10,9 @@ import functools
 import importlib.util
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -202,6 +204,19 @@ def as_user_error(e: Exception) -> UserError | None:
             "written",
         )
     return None
+
+
+@contextlib.contextmanager
+def on_signals(handler: Callable[[int, Any], None], *numbers: int) -> Iterator[None]:
+    """Handles signals by a function, if this is the main thread."""
+    # Python lets only the main thread set handlers; elsewhere the caller's handlers stay.
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handler) for number in numbers if is_main}
+    try:
+        yield
+    finally:
+        for number, handler_before in before.items():
+            signal.signal(number, handler_before)
 
 
 @contextlib.contextmanager

@@ -165,7 +165,7 @@ def refuse_idle(config: Any, name: str, why: str, expected: str) -> None:
     """
     value = getattr(config, name)
     if value != type(config).__dataclass_fields__[name].default:
-        shown = ",".join(value) if isinstance(value, tuple) else value
+        shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
         raise UserError(
             argument=name, received=f"{shown} " + why, expected=expected + (", or no " + Arg(name))
         )

@@ -80,15 +80,6 @@ def test_a_run_ends_with_finite_figures(shapes, tmp_path, count, more):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("count", [1, 2])
-def test_several_steps_of_one_call_are_those_taken_one_by_one(shapes, tmp_path, count):
-    for size in (1, 2):
-        more = ["--deterministic", "--steps_per_execution", size]
-        gpus.train(count, *_flags(shapes, tmp_path / f"{size}", *more))
-    assert digest(tmp_path / "1") == digest(tmp_path / "2")
-
-
-@pytest.mark.long
 def test_a_model_of_a_gpu_says_the_same_without_one(shapes, tmp_path):
     run, served, files = tmp_path / "run", tmp_path / "served", []
     gpus.train(1, *_flags(shapes, run))

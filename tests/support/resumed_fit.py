@@ -1,10 +1,9 @@
 """`ims.fit` on a compiled model of a user's own, perhaps killed.
 
-python -m tests.support.resumed_fit DATA RUN REPLICAS HOOK:STEP SIZE   # prints one JSON object
+python -m tests.support.resumed_fit DATA RUN REPLICAS HOOK:STEP   # prints one JSON object
 
 HOOK is a hook of Keras's callbacks, without `on_`, where SIGKILL comes after STEP steps, or `no`;
-or the signal that comes then instead. Nothing is saved where RUN is `none`. SIZE is the number of
-steps in one call of the graph.
+or the signal that comes then instead. Nothing is saved where RUN is `none`.
 `apart` moves the weights of the last replica away from those of the others, and prints what two
 runs, one of them without a folder, say of it.
 """
@@ -80,7 +79,7 @@ class AtStep(keras.callbacks.Callback):
             self._act(self.model)
 
 
-def compiled(num_classes: int, steps_per_execution: int = 1) -> keras.Model:
+def compiled(num_classes: int) -> keras.Model:
     """The user's model: its step, averaged weights, a rate that a callback changes."""
     keras.utils.set_random_seed(7)
     model = Learner(num_classes)
@@ -88,7 +87,6 @@ def compiled(num_classes: int, steps_per_execution: int = 1) -> keras.Model:
         optimizer=keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.8),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         weighted_metrics=["accuracy"],
-        steps_per_execution=steps_per_execution,
         jit_compile=False,
     )
     return model
@@ -101,7 +99,7 @@ def move_last_replica(model: keras.Model) -> None:
 
 
 def main() -> int:
-    data_path, run, replicas, kill, size = sys.argv[1:6]
+    data_path, run, replicas, kill = sys.argv[1:5]
     strategy = make_strategy(int(replicas), BATCH_SIZE)
     hook, _, step = kill.partition(":")
     data = ims.open(data_path)
@@ -109,7 +107,7 @@ def main() -> int:
     train = data.train(batch_size=BATCH_SIZE, seed=3, augment="none")
     validation = data.evaluation(batch_size=BATCH_SIZE)
     with strategy.scope():
-        model = compiled(len(data.classes), int(size))
+        model = compiled(len(data.classes))
     if hook == "apart":
         ends, apart = [], AtStep("train_batch_end", int(step), move_last_replica)
         for folder in (None, run):

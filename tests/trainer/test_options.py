@@ -61,7 +61,7 @@ def network(config: RunConfig) -> Any:
     model, later = built.model, built.frozen and built.frozen._schedule
     layers = [(layer.get_config(), layer.trainable) for layer in model.layers]
     weights = [weight.tobytes() for weight in model.get_weights()] if config.weights else []
-    compiled = model.jit_compile, model.steps_per_execution, later and later.get_config()
+    compiled = model.jit_compile, later and later.get_config()
     metrics = [metric.name for one in model.metrics for metric in getattr(one, "metrics", [one])]
     parts = keras.saving.serialize_keras_object([model.optimizer, model.loss])
     return parts, layers, weights, compiled, metrics
@@ -127,7 +127,6 @@ CHANGES: dict[str, tuple[str, str, Shown]] = {
     "weights": ("--weights {other}", "--weights {weights}", network),
     "freeze": ("--weights {weights}", "--freeze 2", network),
     "unfreeze_after": (FROZEN, "--unfreeze_after 1", network),
-    "steps_per_execution": ("", "--steps_per_execution 2", network),
     "epochs": ("", "--epochs 9", length),
     "steps": ("", "--steps 3", length),
 }
@@ -169,7 +168,7 @@ train trainer/training/test_run.py
 train trainer/training/test_several_hosts.py
     test_a_run_survives_the_loss_of_either_host: checkpoint_steps
 train trainer/training/test_keras_habits.py
-    test_several_steps_in_a_call_equal_single_steps: keep_checkpoints
+    test_steps_are_taken_one_by_one_whatever_the_model_says: keep_checkpoints
 train trainer/training/test_output_folder.py
     test_the_next_run_removes_unfinished_files_of_a_killed_run: overwrite
 train trainer/training/test_resume.py

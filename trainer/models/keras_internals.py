@@ -6,7 +6,6 @@ ARCHITECTURE.md lists the files of the training loop that use a few more private
 from __future__ import annotations
 
 import functools
-import traceback
 from collections.abc import Callable, Sequence
 
 import keras
@@ -150,19 +149,6 @@ def restore_methods(optimizer: keras.optimizers.Optimizer) -> None:
     """Restores Keras's methods of an optimizer, for Keras's own `fit`."""
     for name in _ADAPTED:
         vars(optimizer).pop(name, None)
-
-
-def weights_file(error: Exception) -> tuple[str, str | None, str | None] | None:
-    """Returns the path, URL and hash of the weights with which Keras failed; None for other errors.
-
-    The URL and the hash are None if the file was fetched, and the hash if Keras does not check it.
-    """
-    # Keras's error does not name the file; only local variables of its functions do.
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        found = frame.f_locals
-        if path := found.get("download_target") or found.get("weights_path"):
-            return path, found.get("origin"), found.get("file_hash")
-    return None
 
 
 def check_weights(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -40,16 +39,13 @@ ALWAYS = {
     "labels": ("binary_accuracy", "auc_pr"),
     "values": ("mae", "rmse"),
 }
-_TAKEN = {
-    "class": "class probabilities", "labels": "probabilities of labels", "values": "numbers"
-}  # fmt: skip
-_OF_ONE_CLASS = ("Sparse", "Categorical", "TopK")
 
 
 class Accuracy(keras.metrics.Mean):
     """The share of examples whose class has the highest logit.
 
     If labels are shares of classes, after MixUp, the class with the largest share is the label.
+    Keras's own accuracy copies the logits from the device to the host.
     """
 
     def __init__(self, name: str = "accuracy") -> None:
@@ -123,51 +119,28 @@ def make_metrics(
 ) -> list[keras.metrics.Metric]:
     """Makes the metrics of every run for this kind of target, and the metrics called `names`.
 
-    Names are short, like `top5`, or classes of `keras.metrics`, like `AUC`. Call it inside the
-    strategy's scope.
+    Call it inside the strategy's scope.
+
+    Raises:
+        UserError: A name is unknown for this kind of target.
     """
+    short = _SHORT[target]
     ours: list[keras.metrics.Metric] = [Accuracy()] if target == "class" else []
-    names = [*([] if ours else ALWAYS[target]), *names]
-    names = [name.lower() if name.lower() in _SHORT[target] else name for name in names]
-    return ours + [_make(name, num_outputs, target) for name in dict.fromkeys(names)]
+    names = [*([] if ours else ALWAYS[target]), *(name.lower() for name in names)]
+    if unknown := [name for name in names if name not in short]:
+        raise UserError(
+            argument="metrics",
+            received=repr(unknown[0]),
+            expected=f"{' or '.join(short)}, as the target is {target}",
+            remedy="compile other metrics into the model of " + Arg("model", "module:function"),
+        )
+    kinds = {name: short[name] for name in names}
+    return ours + [
+        OfOutputs(getattr(keras.metrics, kind)(**options, name=name), num_outputs, target)
+        for name, (kind, options) in kinds.items()
+    ]
 
 
 def class_ids(labels: tf.Tensor) -> tf.Tensor:
     """Returns class ids, int64 [b], from ids [b] or from the largest of shares [b, K]."""
     return ops.cast(tf.argmax(labels, -1) if len(labels.shape) == 2 else labels, "int64")
-
-
-def _make(name: str, num_outputs: int, target: str) -> keras.metrics.Metric:
-    short = _SHORT[target]
-    known, options = short.get(name.lower(), (name, {}))
-    kind = getattr(keras.metrics, known, None)
-    is_one = isinstance(kind, type) and issubclass(kind, keras.metrics.Metric)
-    if kind is None or not is_one or not _fits(kind, target):
-        public = [n for n in dir(keras.metrics) if n[0].isupper()]
-        # Suggestions are for misspelt names, not for a class that exists but does not fit.
-        near = difflib.get_close_matches(name, [*short, *public], n=3) if not is_one else []
-        hint = f" (near: {', '.join(near)})" if near else ""
-        raise UserError(
-            argument="metrics",
-            received=repr(name),
-            expected=f"{', '.join(short)}, or a class of keras.metrics that takes "
-            f"{_TAKEN[target]}{hint}",
-        )
-    try:
-        return OfOutputs(kind(**options, name=name.lower()), num_outputs, target)
-    except (TypeError, ValueError) as e:
-        raise UserError(
-            argument="metrics",
-            received=f"{name!r}, which Keras cannot make of {_TAKEN[target]} ({e})",
-            expected="a metric that needs no arguments",
-            remedy="compile the metric into the model of " + Arg("model", "module:function"),
-        ) from e
-
-
-def _fits(kind: type, target: str) -> bool:
-    if kind is keras.metrics.Accuracy:
-        # It compares ids, but the model gives probabilities.
-        return False
-    if target == "values":
-        return kind.__module__.endswith("regression_metrics")
-    return target == "class" or not any(word in kind.__name__ for word in _OF_ONE_CLASS)

@@ -26,7 +26,6 @@ from trainer.models.pretrained import (
     load_weights,
     preprocess,
 )
-from trainer.models.strategy import separate_replicas
 
 CNN = "cnn"
 # Dividing by a smaller deviation would turn a channel that hardly varies into noise.
@@ -70,8 +69,6 @@ def build_model(
     outputs: Sequence[str] = (),
 ) -> keras.Model:
     """Builds a model to compile, or the user's compiled model. Call it in the strategy's scope.
-
-    Random layers draw differently on each replica.
 
     Args:
         name: The result of `resolve_name`.
@@ -129,7 +126,6 @@ def build_model(
                 raise UserError(argument="sync_batchnorm", received=why, remedy="leave it out")
             for norm in norms if sync_batchnorm else ():
                 norm.synchronized = True
-    separate_replicas(model)
     if weights == IMAGENET:
         print(f"weights  {weights}, as Keras publishes them: all but the head, which is random")
     elif weights:

@@ -191,36 +191,26 @@ def make_optimizer(
     return keras.optimizers.LossScaleOptimizer(optimizer) if is_scaled else optimizer
 
 
-def check_replicas(model: keras.Model, replicas: int, by_flags: bool = False) -> None:
+def check_replicas(model: keras.Model, replicas: int) -> None:
     """Refuses a compiled model with which several replicas would fail, or train differently.
-
-    The error names flags if the command compiled the model, `by_flags`.
 
     Raises:
         UserError: XLA compiles the model, or its optimizer accumulates gradients,
             overwrites weights by their average, or clips inside of loss scaling.
     """
-    if replicas == 1:
-        return
     # TensorFlow and Keras check none of these problems, seen with TensorFlow 2.21 and Keras 3.15.
-    # What the model has, the flags for it, and why it fails.
-    problem: tuple[str, str, str] | None = None
-    if model.jit_compile:
-        problem = "jit_compile", Arg("jit_compile"), "XLA cannot compile sums over replicas"
+    problem = "jit_compile, but XLA cannot compile sums over replicas" if model.jit_compile else ""
     for optimizer in optimizers_of(model):
         inner = without_loss_scale(optimizer)
         for name in ("gradient_accumulation_steps", "ema_overwrite_frequency"):
             if value := getattr(inner, name, None):
-                problem = f"{name}={value}", Arg("accumulate_steps"), "Keras fails there"
+                problem = f"{name}={value} of the optimizer, but Keras fails there"
         if inner is not optimizer and clips(inner):
-            why = "loss scaling takes gradients before they are summed"
-            flags = Arg("clipnorm") + (" and " + Arg("precision", "float16"))
-            problem = "clipping and float16", flags, why
-    if problem is not None:
-        own, said, why = problem
+            problem = "clipping and float16, but loss scaling takes gradients before their sum"
+    if problem and replicas > 1:
         raise UserError(
             argument=Arg("replicas", python="the strategy of model"),
-            received=f"{replicas} with " + (said if by_flags else own) + f", but {why}",
+            received=f"{replicas} with {problem}",
             expected="one replica, or no such setting",
         )
 

@@ -23,7 +23,6 @@ from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.typed import convert
 from trainer.dataset.spec import CARD_FILE, ModelCard
-from trainer.models.keras_internals import weights_file
 
 # The value of --weights for the weights that Keras publishes.
 IMAGENET = "imagenet"
@@ -151,20 +150,16 @@ def _published(name: str) -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     except Exception as e:
-        # Keras raises a bare Exception if a download fails.
-        if (file := weights_file(e)) is None:
+        # Keras raises a bare Exception if a download fails, and a ValueError for a wrong size.
+        if isinstance(e, ValueError) and "corrupted" not in str(e):
             raise
-        path, url, digest = file
-        reason = " ".join(str(e).split()).rpartition(" -- ")[2]
-        failed, remedy = "read", "delete it, and Keras fetches it again"
-        if url is not None:
-            checked = f" (its hash is {digest})" if digest else ""
-            failed, remedy = "fetch", f"copy {url} there{checked} from where there is a network"
+        reason = " ".join(str(e).split())
         raise UserError(
             argument="weights",
-            received=f"{IMAGENET}, of which Keras could not {failed} the file of {name} ({reason})",
-            expected=f"the file to be {path}",
-            remedy=remedy,
+            received=f"{IMAGENET}, of which Keras could not fetch or read the file of {name} "
+            f"({reason})",
+            expected="a network, or the whole file in ~/.keras/models (models of KERAS_HOME): "
+            "delete a damaged file there",
         ) from e
     finally:
         socket.setdefaulttimeout(before)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import keras
@@ -19,8 +17,6 @@ from trainer.models.keras_internals import adapt_to_replicas, layers_of, optimiz
 Step = Callable[[Batch], dict[str, tf.Tensor]]
 # (inputs, label, weight) of one replica.
 Data: TypeAlias = "tuple[Tensors, Tensors, tf.Tensor | None]"
-# An iterator over the batches of a training.
-Batches: TypeAlias = "tf.data.Iterator | tf.distribute.DistributedIterator"
 _Compute: TypeAlias = "Callable[[Data], dict[str, tf.Tensor]]"
 # A name and this host's value → the values of all hosts.
 Gather = Callable[[str, Any], list[Any]]
@@ -59,105 +55,6 @@ def make_train_step(
         adapt_to_replicas(optimizer)
     compute = _compiled(model, model.train_step)
     return _make_step(model, strategy, compute, prepared, drops_absent)
-
-
-class ReadError(Exception):
-    """A batch cannot be read.
-
-    Attributes:
-        error: TensorFlow's error.
-        steps_done: Number of steps that the same call had taken before.
-    """
-
-    def __init__(self, error: tf.errors.OpError, steps_done: int) -> None:
-        super().__init__(str(error))
-        self.error, self.steps_done = error, steps_done
-
-
-@contextlib.contextmanager
-def reading(halves: tf.Variable | None = None) -> Iterator[None]:
-    """Raises a `ReadError` for an error of the reader inside.
-
-    Errors of a step, and of memory that a device lacks for the batch, are raised as they are.
-    `halves` counts each step of the call twice: when its batch is there, and when it is done.
-    """
-    try:
-        yield
-    except tf.errors.ResourceExhaustedError:
-        raise
-    except (tf.errors.OpError, UnicodeDecodeError) as e:
-        steps, within = divmod(0 if halves is None else int(halves.numpy()), 2)
-        if within:
-            raise
-        error = e
-        # TensorFlow's message about a broken record quotes its bytes, which are no UTF-8.
-        if isinstance(e, UnicodeDecodeError):
-            error = tf.errors.InvalidArgumentError(None, None, "Could not parse example input")
-        raise ReadError(error, steps) from e
-
-
-class Execution:
-    """Takes training steps, each with the next batch of an iterator.
-
-    Args:
-        step: The result of `make_train_step`.
-        several: Whether `take` takes several steps in one call of the graph.
-        eagerly: Whether steps run without a graph.
-
-    Attributes:
-        calls: Number of calls of `take`; the first call makes the graph.
-        fetch_sec: When the last call began and ended to wait for its batch, by `perf_counter`; the
-            same time twice with `several`, whose waiting is inside the graph.
-    """
-
-    def __init__(self, step: Step, several: bool = False, eagerly: bool = False) -> None:
-        self._step = step
-        self.calls, self.fetch_sec = 0, (0.0, 0.0)
-        # After an error, an odd number says that the step failed, not the reading.
-        with tf.device("CPU:0"):
-            self._halves = tf.Variable(0, trainable=False, dtype=tf.int64)
-        graph = tf.function(self._take, autograph=False, reduce_retracing=True)
-        self._call = (self._take if eagerly else graph) if several else None
-
-    def take(self, batches: Batches, steps: int) -> dict[str, tf.Tensor]:
-        """Takes `steps` steps (1 without `several`), and returns the logs of the last one.
-
-        Raises:
-            ReadError: A batch cannot be read. Errors of a step are raised as they are.
-        """
-        self.calls += 1
-        begun_sec = time.perf_counter()
-        self.fetch_sec = begun_sec, begun_sec
-        if self._call is not None:
-            self._halves.assign(0)
-            with reading(self._halves):
-                return self._call(batches, tf.constant(steps, tf.int64))
-        with reading():
-            batch = next(batches)
-        self.fetch_sec = begun_sec, time.perf_counter()
-        return self._step(batch)
-
-    def _take(self, batches: Batches, steps: tf.Tensor) -> dict[str, tf.Tensor]:
-        (done,) = tf.while_loop(
-            lambda done: done < steps - 1,
-            lambda done: (self._take_one(batches, done)[0],),
-            [tf.constant(0, tf.int64)],
-            parallel_iterations=1,
-        )
-        return self._take_one(batches, done)[1]
-
-    def _take_one(
-        self, batches: Batches, done: tf.Tensor
-    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        # The operations must run in order: an error would leave a parallel operation half done.
-        with tf.control_dependencies([done]):
-            batch = batches.get_next()
-        with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
-            fetched = self._halves.assign_add(1)
-        with tf.control_dependencies([fetched]):
-            logs = self._step(batch)
-        with tf.control_dependencies(tf.nest.flatten(logs)):
-            return self._halves.assign_add(1) // 2, logs
 
 
 def make_test_step(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import os
 import re
 import traceback
 from collections.abc import Callable, Mapping
-from types import ModuleType
 from typing import Any
 
 import keras
@@ -96,7 +94,7 @@ def call_function(
         raise
     # The user's code may raise anything.
     except Exception as e:
-        given = ", ".join(map(_described, inputs.items()))
+        given = keras.tree.map_structure(lambda one: f"{one.dtype} {one.shape}", dict(inputs))
         why = f", whose function failed{_described_error(function, e)} with the inputs {given}"
         other = "correct the function, or give other inputs by " + Arg("inputs")
         raise _refused("model", name, why, remedy=other) from e
@@ -161,50 +159,29 @@ def _described_error(function: Builder, error: Exception) -> str:
     return f"{place} ({type(error).__name__}: {message})"
 
 
-def _described(item: tuple[str, keras.KerasTensor | Mapping[str, keras.KerasTensor]]) -> str:
-    name, tensor = item
-    if isinstance(tensor, Mapping):  # the parts of bounding boxes
-        return ", ".join(_described((f"{name}/{part}", one)) for part, one in tensor.items())
-    sides = ["batch", *("any" if side is None else str(side) for side in tensor.shape[1:])]
-    return f"{name} {tensor.dtype} [{', '.join(sides)}]"
-
-
 def _load(
     argument: str, name: str, parameters: tuple[object, ...], expected: str
 ) -> Callable[..., Any]:
     """Imports the function that `argument` names, and checks that it takes `parameters`."""
     module_name, _, function_name = name.partition(":")
     if not all(part.isidentifier() for part in [*module_name.split("."), function_name]):
-        expected = "module:function, for example recipes.multi_input:build"
-        raise _refused(argument, name, "", expected)
-    module = _import(argument, name, module_name)
+        example = "module:function, for example recipes.multi_input:build"
+        raise _refused(argument, name, "", example)
+    search_here()
+    try:
+        module = importlib.import_module(module_name)
+    except (ImportError, SyntaxError) as e:
+        why = f", but {module_name} cannot be imported ({type(e).__name__}: {e})"
+        place = f"a module in the working directory ({os.getcwd()}) or on PYTHONPATH"
+        raise _refused(argument, name, why, place) from e
     function = getattr(module, function_name, None)
     if not callable(function):
         known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-        near = difflib.get_close_matches(function_name, known, n=1)
-        remedy = f"did you mean {module_name}:{near[0]}?" if near else f"it defines {known}"
         why = f", but {module_name} has no function {function_name!r}"
-        raise _refused(argument, name, why, remedy=remedy)
+        raise _refused(argument, name, why, f"one of {', '.join(known)}")
     try:
         inspect.signature(function).bind(*parameters)
     except TypeError as e:
         why = f", whose function takes {inspect.signature(function)}"
         raise _refused(argument, name, why, expected) from e
     return function
-
-
-def _import(argument: str, name: str, module_name: str) -> ModuleType:
-    search_here()
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as e:
-        # Either the module itself is missing, or a module that it imports.
-        if e.name and (module_name == e.name or module_name.startswith(e.name + ".")):
-            expected = f"a module in the working directory ({os.getcwd()}) or on PYTHONPATH"
-            raise _refused(argument, name, f", but there is no module {e.name!r}", expected) from e
-        why = f", but {module_name} imports {e.name!r}, which is not installed"
-        raise _refused(argument, name, why, remedy=f"install {e.name}") from e
-    except (ImportError, SyntaxError) as e:
-        why = f", but {module_name} cannot be imported ({e})"
-        raise _refused(argument, name, why, remedy=f"correct {module_name}") from e
-    return module

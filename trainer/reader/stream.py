@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from imageshards.errors import UserError
 from trainer.dataset.batch import Batch, ReplicaSlices
-from trainer.models.step import ReadError, reading
 from trainer.models.strategy import to_device
 from trainer.reader.batches import TrainingData
 from trainer.reader.broken_records import BrokenRecords
@@ -111,7 +110,27 @@ def distributed(
     return to_device(strategy.distribute_datasets_from_function(of_host))
 
 
+class ReadError(Exception):
+    """A batch cannot be read; `error` is TensorFlow's error."""
+
+    def __init__(self, error: tf.errors.OpError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 def next_batch(iterator: Iterator[Any]) -> Any:
-    """Returns the next batch, None at the end; raises a `ReadError` for a broken record."""
-    with reading():
-        return next(iterator, None)
+    """Returns the next batch, None at the end; raises a `ReadError` for a broken record.
+
+    An error of memory that a device lacks for the batch is raised as it is.
+    """
+    try:
+        batch = next(iterator, None)
+    except tf.errors.ResourceExhaustedError:
+        raise
+    except tf.errors.OpError as e:
+        raise ReadError(e) from e
+    # TensorFlow's message about a broken record quotes its bytes, which are no UTF-8.
+    except UnicodeDecodeError as e:
+        error = tf.errors.InvalidArgumentError(None, None, "Could not parse example input")
+        raise ReadError(error) from e
+    return batch

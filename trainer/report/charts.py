@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from imageshards.page import number
 
@@ -13,9 +15,7 @@ from imageshards.page import number
 MAX_DOTS = 30
 # More points would overlap and make the page large.
 MAX_POINTS = 2000
-# The ends of an axis from zero, times a power of ten; the half of each number is round, too.
-_ROUND = (1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10)
-# The two equal steps of an axis that does not begin at zero, times a power of ten.
+# The two equal steps of an axis, times a power of ten.
 _STEPS = (1, 2, 2.5, 5, 10)
 _MAX_TICKS = 6
 
@@ -71,68 +71,76 @@ class Chart(NamedTuple):
     lines: Sequence[Line] = ()
 
 
+class Curves(NamedTuple):
+    """The lines of one chart, of training and of validation.
+
+    Attributes:
+        title, unit: The heading, and the meaning of the values.
+        key: The key of a training figure in metrics.jsonl.
+        least: The least end of an axis from zero; None for an axis around the values.
+        is_share: Whether the values are shares, which are shown in percent.
+    """
+
+    title: str
+    unit: str
+    key: str
+    least: float | None = None
+    is_share: bool = False
+
+
 def line_chart(
-    title: str,
-    subtitle: str,
-    steps: Sequence[int],
-    lines: Mapping[str, Sequence[float | None]],
-    noun: str,
-    *,
-    least: float | None = None,
-    best: tuple[str, str, int] | None = None,
-    unit: Unit = number,
+    wanted: Curves, history: Sequence[Mapping[str, Any]], best: int | None = None
 ) -> Chart | None:
-    """Draws lines over at least two numbered steps; a value that is not finite leaves a gap.
+    """Draws figures of at least two epochs; a value that is not finite leaves a gap.
 
     Args:
-        title, subtitle: The heading.
-        steps: Rising numbers, for example of epochs.
-        lines: Name → a value for each step; the last line is in front.
-        noun: The name of a step.
-        least: The least end of an axis from zero; None for an axis around the values.
-        best: (name in the legend, name of a line, index of a step) of a point to mark.
-        unit: Formats a value.
+        wanted: The figures, of which `history` has one object for each epoch.
+        history: The objects of metrics.jsonl.
+        best: The index of the best epoch, which is marked on the line of the validation.
 
     Returns:
         The chart, without empty lines; None if all lines are empty.
     """
-    finite = {
-        name: [v if v is not None and math.isfinite(v) else None for v in values]
-        for name, values in lines.items()
+    title, subtitle, key, least, is_share = wanted
+    unit: Unit = (lambda value: f"{100 * value:.3g}\u00a0%") if is_share else number
+    epochs = [record["epoch"] for record in history]
+    values = {
+        name: np.array([record.get(each) for record in history], float)
+        for name, each in (("training", key), ("validation", f"val_{key}"))
     }
-    found = {name: values for name, values in finite.items() if set(values) != {None}}
-    if not found:
+    known = {name: line[np.isfinite(line)] for name, line in values.items()}
+    known = {name: line for name, line in known.items() if len(line)}
+    if not known:
         return None
-    known = {name: [v for v in values if v is not None] for name, values in found.items()}
-    shown = [v for values in known.values() for v in values]
-    bottom, top = _axis(min(shown), max(shown), least)
+    shown = np.concatenate([*known.values()])
+    bottom, top = _axis(float(shown.min()), float(shown.max()), least)
 
-    def across(step: int) -> float:
-        return 100 * (step - steps[0]) / (steps[-1] - steps[0])
+    def across(epoch: int) -> float:
+        return 100 * (epoch - epochs[0]) / (epochs[-1] - epochs[0])
 
     def dot(name: str, index: int) -> Dot | None:
-        step, value = steps[index], found[name][index]
-        if value is None:
+        epoch, value = epochs[index], float(values[name][index])
+        if not math.isfinite(value):
             return None
         # SVG counts from the top.
         y = 100 * (top - value) / (top - bottom)
-        return Dot(across(step), y, f"{noun} {step}, {name}: {unit(value)}")
+        return Dot(across(epoch), y, f"epoch {epoch}, {name}: {unit(value)}")
 
     drawn = []
-    for name in found:
-        dots = [dot(name, i) for i in range(len(steps))]
-        kind = "front" if name == list(found)[-1] else "back"
-        seen = [d for d in dots if d] if len(steps) <= MAX_DOTS else []
+    for name in known:
+        dots = [dot(name, i) for i in range(len(epochs))]
+        kind = "front" if name == list(known)[-1] else "back"
+        seen = [d for d in dots if d] if len(epochs) <= MAX_DOTS else []
         drawn.append(Line(name, kind, _path(dots), seen))
-    if best and best[1] in found and (mark := dot(*best[1:])):
-        drawn.append(Line(best[0], "best", "", [mark]))
-    courses = [f"{name} {unit(v[0])} to {unit(v[-1])}" for name, v in known.items()]
+    if best is not None and "validation" in known and (mark := dot("validation", best)):
+        drawn.append(Line("best loss", "best", "", [mark]))
+    courses = [f"{name} {unit(float(v[0]))} to {unit(float(v[-1]))}" for name, v in known.items()]
     return Chart(
         title,
         subtitle,
-        f"{title}, {subtitle}, {noun} {steps[0]} to {steps[-1]}: {'; '.join(courses)}.",
+        f"{title}, {subtitle}, epoch {epochs[0]} to {epochs[-1]}: {'; '.join(courses)}.",
         _scale(bottom, top, unit),
-        [(across(step), str(step)) for step in _step_ticks(steps[0], steps[-1])],
+        [(across(epoch), str(epoch)) for epoch in _ticks(epochs[0], epochs[-1])],
         lines=drawn,
     )
 
@@ -177,25 +185,20 @@ def _path(dots: Sequence[Dot | None]) -> str:
 def _axis(low: float, high: float, least: float | None) -> tuple[float, float]:
     """Returns both ends of an axis that has round numbers at its ends and its half."""
     if least is not None and low >= 0:
-        return 0.0, _round_up(max(high, least))
+        low, high = 0.0, max(high, least)
     # Equal values need an axis with some height; its step is half of the value.
     flat = high - low <= 1e-6 * abs(high)
-    step = _round_up((abs(high) if flat else high - low) / 2, _STEPS)
+    step = _round_up((abs(high) if flat else high - low) / 2)
     while math.floor(low / step) * step + 2 * step < high:
-        step = _round_up(step * 1.01, _STEPS)
+        step = _round_up(step * 1.01)
     bottom = math.floor(low / step) * step
     return bottom, bottom + 2 * step
 
 
-def _step_ticks(first: int, last: int) -> list[int]:
-    """Returns both ends, and round numbers between them that are not too close."""
-    every = 1
-    while (last - first) / every > _MAX_TICKS:
-        # The distances are 1, 2, 5, 10, 20, 50, …
-        every = every * 5 // 2 if str(every)[0] == "2" else every * 2
-    # The text of a mark that is too close to an end would overlap the text of the end.
-    inner = range(-(-(first + 1) // every) * every, last, every)
-    return [first, *(s for s in inner if min(s - first, last - s) >= every * 0.6), last]
+def _ticks(first: int, last: int) -> list[int]:
+    """Returns both ends, and evenly spaced numbers between them."""
+    between = min(_MAX_TICKS, last - first)
+    return [round(first + (last - first) * i / between) for i in range(between + 1)]
 
 
 def _scale(bottom: float, top: float, unit: Unit) -> tuple[str, str, str]:
@@ -206,9 +209,9 @@ def _scale(bottom: float, top: float, unit: Unit) -> tuple[str, str, str]:
     return whole, half, foot
 
 
-def _round_up(value: float, steps: Sequence[float] = _ROUND) -> float:
-    """Rounds up to a number of `steps` times a power of ten; 1 for 0."""
+def _round_up(value: float) -> float:
+    """Rounds up to a number of `_STEPS` times a power of ten; 1 for 0."""
     if value < sys.float_info.min:  # Floats below have no exact power of ten.
         return 1
     power = 10.0 ** math.floor(math.log10(value))
-    return next(power * step for step in steps if power * step >= value * 0.9999)
+    return next(power * step for step in _STEPS if power * step >= value * 0.9999)

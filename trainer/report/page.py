@@ -29,7 +29,7 @@ from trainer.dataset.spec import DatasetSpec, MeanStd, ModelCard, describe_scale
 from trainer.dataset.subset import Subset
 from trainer.evaluation.evaluation import MAX_SHOWN, Evaluation, Share, finite
 from trainer.evaluation.kinds import ClassEvaluation, ValuesEvaluation
-from trainer.report.charts import Chart, line_chart, scatter_chart
+from trainer.report.charts import Chart, Curves, line_chart, scatter_chart
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -40,38 +40,16 @@ MAX_MATRIX = 20  # For more classes the page lists confusions in place of a matr
 MAX_CONFUSIONS = 30
 
 
-class _Curves(NamedTuple):
-    """The lines of one chart.
-
-    Attributes:
-        title, unit: The heading, and the meaning of the values.
-        lines: Key in an epoch's object → the name in the legend.
-        least: The least end of an axis from zero; None for an axis around the values.
-        is_share: Whether the values are shares, which are shown in percent.
-    """
-
-    title: str
-    unit: str
-    lines: Mapping[str, str]
-    least: float | None = None
-    is_share: bool = False
-
-
-def _both(title: str, unit: str, key: str, is_share: bool = False) -> _Curves:
-    lines = {key: "training", f"val_{key}": "validation"}
-    return _Curves(title, unit, lines, 0.1 if is_share else None, is_share)
-
-
 _LARGE = (
-    _both("Loss", "mean over an epoch", "loss"),
-    _both("Accuracy", "share of the examples", "accuracy", is_share=True),
-    _both("Area under precision against recall", "every label counts alike", "auc_pr", True),
-    _both("Mean absolute error", "over the examples", "mae"),
+    Curves("Loss", "mean over an epoch", "loss"),
+    Curves("Accuracy", "share of the examples", "accuracy", is_share=True),
+    Curves("Area under precision against recall", "every label counts alike", "auc_pr", None, True),
+    Curves("Mean absolute error", "over the examples", "mae"),
 )
 _SMALL = (
-    _Curves("Speed", "images per second", {"images_per_second": "speed"}, 0),
-    _Curves("Waited for data", "share of the training time", {"wait_fraction": "waited"}, 1, True),
-    _Curves("Learning rate", "at the end of an epoch", {"learning_rate": "rate"}, 0),
+    Curves("Speed", "images per second", "images_per_second", 0),
+    Curves("Waited for data", "share of the training time", "wait_fraction", 1, True),
+    Curves("Learning rate", "at the end of an epoch", "learning_rate", 0),
 )
 
 # Figure of an evaluation → the tile: (heading, whether the figure is a share, remark).
@@ -98,30 +76,15 @@ _COLUMNS = {
 
 def curves(history: Sequence[Mapping[str, float | None]]) -> tuple[list[Chart], list[Chart]]:
     """Returns large and small charts of metrics.jsonl; none for a single epoch."""
+    if len(history) < 2:
+        return [], []
+    best = best_epoch(history)
+    mark = history.index(best) if best else None
     large, small = (
-        [chart for one in charts if (chart := _chart(one, history))] for charts in (_LARGE, _SMALL)
+        [chart for one in charts if (chart := line_chart(one, history, mark))]
+        for charts in (_LARGE, _SMALL)
     )
     return large, small
-
-
-def _chart(wanted: _Curves, history: Sequence[Mapping[str, Any]]) -> Chart | None:
-    if len(history) < 2:
-        return None  # A single epoch makes no curve.
-    best = best_epoch(history)
-    lines = {name: [record.get(key) for record in history] for key, name in wanted.lines.items()}
-    values = {value for line in lines.values() for value in line if value is not None}
-    # Two lines of high shares would hardly differ on an axis from zero.
-    all_high = wanted.is_share and len(lines) > 1 < len(values) and min(values) >= 0.5
-    return line_chart(
-        wanted.title,
-        wanted.unit,
-        [record["epoch"] for record in history],
-        lines,
-        "epoch",
-        least=None if all_high else wanted.least,
-        best=("best loss", "validation", history.index(best)) if best else None,
-        unit=(lambda value: f"{100 * value:.3g}\u00a0%") if wanted.is_share else number,
-    )
 
 
 def best_epoch(history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -162,15 +125,7 @@ def tiles(
 def epochs(history: Sequence[Mapping[str, float | None]]) -> Rows:
     """Returns metrics.jsonl as a table, whose first row is the head."""
     keys = list(dict.fromkeys(key for record in history for key in record))
-    return [keys, *([_figure(key, record.get(key)) for key in keys] for record in history)]
-
-
-def _figure(key: str, value: object) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, float):
-        return f"{value:.3g}" if key == "learning_rate" else f"{value:,.4f}".rstrip("0").rstrip(".")
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return [keys, *([_cell(record.get(key)) for key in keys] for record in history)]
 
 
 def target_fact(target: DatasetSpec | ModelCard, mean_std: MeanStd | None) -> dict[str, str]:
@@ -255,34 +210,15 @@ class Source(NamedTuple):
     thumb: Image.Image | None
 
 
-def write_report(
-    folder: str,
-    *,
-    title: str,
-    facts: Mapping[str, str],
-    history: Sequence[Mapping[str, float | None]],
-    evaluation: Evaluation | None,
-    subset: Subset | None,
-    served: str = "",
-) -> str:
-    """Writes `folder`/index.html, whole or not at all, and returns its path.
-
-    Args:
-        folder: The folder, local or in a store.
-        title: The heading of the page.
-        facts: Setting or figure → its value.
-        history: The objects of metrics.jsonl; none for an evaluation without training.
-        evaluation: The results; None for a run that evaluates nothing.
-        subset: The records of the evaluation, from which the most wrong pictures are read.
-        served: The model of a run that the page describes.
+def write_report(folder: str, page: str) -> str:
+    """Writes a page to `folder`/index.html, whole or not at all, and returns its path.
 
     Raises:
         UserError: The folder cannot be written.
     """
-    text = page_of(title, facts, history, evaluation, subset, served)
     path = storage.join(folder, PAGE_NAME)
     try:
-        storage.write(path, text)
+        storage.write(path, page)
     except OSError as e:
         raise UserError(
             f"{path} cannot be written ({e.strerror or e})",
@@ -302,7 +238,16 @@ def page_of(
     subset: Subset | None,
     served: str = "",
 ) -> str:
-    """Returns the page as one HTML document without outside resources."""
+    """Returns the page as one HTML document without outside resources.
+
+    Args:
+        title: The heading of the page.
+        facts: Setting or figure → its value.
+        history: The objects of metrics.jsonl; none for an evaluation without training.
+        evaluation: The results; None for a run that evaluates nothing.
+        subset: The records of the evaluation, from which the most wrong pictures are read.
+        served: The model of a run that the page describes.
+    """
     chosen: list[int] = []
     sources: Mapping[int, Source] = {}
     figures: dict[str, Any] = {"matrix": None, "confusions": None, "plots": ()}

@@ -1,23 +1,21 @@
-"""Callbacks of `imageshards train`: waiting time, metrics.jsonl, averages, NaN, and progress."""
+"""Callbacks of `imageshards train`: waiting time, metrics.jsonl, averages, and progress."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 from keras.callbacks import Callback
-from tqdm import tqdm
 
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.progress import ProgressLine, rate_line
 from imageshards.text import wrapped
 from trainer.evaluation.evaluation import finite
 from trainer.models.keras_internals import (
@@ -26,7 +24,6 @@ from trainer.models.keras_internals import (
     without_loss_scale,
 )
 from trainer.models.optimizer import use_average
-from trainer.models.step import Batches, Execution
 from trainer.output_errors import output_errors
 
 Logs = Mapping[str, Any] | None
@@ -36,13 +33,12 @@ class WaitingTime(Callback):
     """A callback that measures the time of training, and how long the devices waited for data.
 
     It adds `images_per_second` and `wait_fraction` (0 to 1) to the logs of every epoch, so list it
-    before callbacks that write the logs. With `steps_per_execution` the waiting happens inside a
-    call and cannot be measured, so only `images_per_second` is added. `imageshards.fit` measures
-    its steps; Keras's own `fit` has no hook between a batch and its step.
+    before callbacks that write the logs. `imageshards.fit` measures its steps; Keras's own `fit`
+    has no hook between a batch and its step, so there nothing is added.
 
     Devices may still run a step while the next batch is fetched, so fetching counts as waiting only
-    after the step has ended. A thread reads the loss of every step, which shows when the step has
-    ended.
+    after the step has ended. A thread waits for a number of every step, which shows when the step
+    has ended.
 
     Args:
         batch_size: Records in a global batch.
@@ -50,8 +46,6 @@ class WaitingTime(Callback):
     Attributes:
         train_sec, wait_sec: Seconds of the epoch so far, without checkpoints and validation.
         images: Number of images that these seconds trained with.
-        is_used: Whether the loop calls `take`; the loop sets it before each training.
-        loss: Loss of the last step that is known to have ended, a mean over the epoch so far.
     """
 
     # A device must always have a step to run while Python waits for the end of another one.
@@ -60,13 +54,12 @@ class WaitingTime(Callback):
     def __init__(self, batch_size: int) -> None:
         super().__init__()
         self.batch_size = batch_size
-        self.train_sec = self.wait_sec = self.loss = 0.0
+        self.train_sec = self.wait_sec = 0.0
         self.images = 0
-        self.is_used = False
         # The time from which on training is measured; None after a pause.
         self._since_sec: float | None = None
         # For each step that may still run: begin and end of its fetch, and the future of its end.
-        self._running: list[tuple[float, float, Future[tuple[float, float]]]] = []
+        self._running: list[tuple[float, float, Future[float]]] = []
         self._ended_sec = 0.0
         self._thread = ThreadPoolExecutor(1, "imageshards-steps")
 
@@ -77,24 +70,21 @@ class WaitingTime(Callback):
         self.train_sec, self.wait_sec = state["train_sec"], state["wait_sec"]
         self.images = state["images"]
 
-    def take(self, execution: Execution, batches: Batches, steps: int) -> dict[str, tf.Tensor]:
-        """Calls `execution.take(batches, steps)`, and measures its time."""
-        begun_sec = time.perf_counter()
-        # The first call does not count, because it also traces and compiles the graph.
-        counts = execution.calls > 0
-        logs = execution.take(batches, steps)
-        self._running.append((*execution.fetch_sec, self._thread.submit(_end_of_step, logs)))
+    def measure(
+        self, begun_sec: float, fetched_sec: float, logs: Mapping[str, tf.Tensor], counts: bool
+    ) -> None:
+        """Notes a step that has begun: when its batch was asked for and there, and its `logs`."""
+        self._running.append((begun_sec, fetched_sec, self._thread.submit(_end_of_step, logs)))
         if not counts:
             waited_sec = self.wait_sec
             self._settle(0)
             self.wait_sec, self._since_sec = waited_sec, time.perf_counter()
-            return logs
+            return
         self._settle(self.STEPS_AHEAD)
         now_sec = time.perf_counter()
         self.train_sec += now_sec - (begun_sec if self._since_sec is None else self._since_sec)
         self._since_sec = now_sec
-        self.images += steps * self.batch_size
-        return logs
+        self.images += self.batch_size
 
     def pause(self) -> None:
         """Stops the clock after the last step has ended, until the next step begins."""
@@ -104,25 +94,16 @@ class WaitingTime(Callback):
         self._since_sec = None
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Refuses a loop that does not call `take`."""
-        is_used, self.is_used = self.is_used, False
-        if not is_used:
-            raise UserError(
-                argument="callbacks",
-                received="WaitingTime in Keras's own fit, which does not measure its waiting",
-                expected="imageshards.fit, or no WaitingTime",
-            )
         self._running, self._since_sec = [], None
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        self.train_sec = self.wait_sec = self.loss = 0.0
+        self.train_sec = self.wait_sec = 0.0
         self.images = 0
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         if isinstance(logs, dict) and self.train_sec > 0:
             logs["images_per_second"] = round(self.images / self.train_sec, 1)
-            if self.model.steps_per_execution == 1:
-                logs["wait_fraction"] = round(min(1.0, self.wait_sec / self.train_sec), 4)
+            logs["wait_fraction"] = round(min(1.0, self.wait_sec / self.train_sec), 4)
 
     def _settle(self, steps: int) -> None:
         """Waits for the end of all but the last `steps` steps, and adds up their waiting."""
@@ -130,14 +111,14 @@ class WaitingTime(Callback):
             begun_sec, fetched_sec, end = self._running.pop(0)
             # The devices were idle from the end of the step before until the batch was there.
             self.wait_sec += max(0.0, fetched_sec - max(begun_sec, self._ended_sec))
-            self._ended_sec, self.loss = end.result()
+            self._ended_sec = end.result()
 
 
-def _end_of_step(logs: Mapping[str, tf.Tensor]) -> tuple[float, float]:
-    """Waits for the end of the step that returned `logs`; returns the time and the loss, or 0."""
+def _end_of_step(logs: Mapping[str, tf.Tensor]) -> float:
+    """Waits for the end of the step that returned `logs`, and returns the time."""
     # Reading a number waits for its device without Python's lock.
-    read = keras.ops.convert_to_numpy(logs.get("loss", next(iter(logs.values()), 0.0)))
-    return time.perf_counter(), float(np.mean(read)) if "loss" in logs else 0.0
+    keras.ops.convert_to_numpy(next(iter(logs.values()), 0.0))
+    return time.perf_counter()
 
 
 class MetricsFile(Callback):
@@ -169,7 +150,7 @@ class MetricsFile(Callback):
         self._write()
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
-        self._step += _steps_of_call(self, batch)
+        self._step += 1
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         found = {**dict.fromkeys(self._names), **(logs or {})}
@@ -184,8 +165,7 @@ class MetricsFile(Callback):
         # The whole file is written each time, because objects in a store cannot be appended to.
         lines = [json.dumps(record, allow_nan=False) + "\n" for record in self.history]
         folder, name = storage.parent_of(self._path), storage.name_of(self._path)
-        then = "run the same command again to resume from the last checkpoint"
-        with output_errors(folder, name, then):
+        with output_errors(folder, name):
             storage.write(self._path, "".join(lines))
 
 
@@ -208,75 +188,45 @@ class AveragedWeights(Callback):
             variable.assign(value)
 
 
-class NaNGuard(Callback):
-    """A callback that raises `error(reason)` when the loss is infinite or not a number.
-
-    `waiting` knows the losses of the steps that have ended, so no step has to be waited for.
-    """
-
-    def __init__(self, waiting: WaitingTime, error: Callable[[str], UserError]) -> None:
-        super().__init__()
-        self._waiting, self._error = waiting, error
-
-    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
-        # The loss is the mean of the epoch so far, so a single bad step makes it bad for good.
-        self._check(self._waiting.loss)
-
-    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        self._check((logs or {}).get("loss", 0.0))
-
-    def _check(self, loss: float) -> None:
-        if not math.isfinite(loss):
-            raise self._error(f"the loss became {loss}")
-
-
 class Progress(Callback):
-    """A callback that shows a bar on a terminal, and prints a line at the end of every epoch."""
+    """A callback that shows a line on a terminal, and prints a line at the end of every epoch."""
 
-    def __init__(self, batch_size: int, waiting: WaitingTime, metrics: MetricsFile) -> None:
+    def __init__(self, waiting: WaitingTime, metrics: MetricsFile) -> None:
         super().__init__()
-        self._batch_size, self._waiting, self._metrics = batch_size, waiting, metrics
-        self._bar: Any = None
+        self._waiting, self._metrics = waiting, metrics
+        self._line: ProgressLine | None = None
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        self._bar = tqdm(
-            disable=None,  # tqdm then shows a bar only on a terminal
-            dynamic_ncols=True,
-            leave=False,
-            desc=f"epoch {epoch + 1}/{self.params['epochs']}",
-            total=self.params["steps"] * self._batch_size,
-            unit=" images",
-            unit_scale=True,
-        )
+        self._name = f"epoch {epoch + 1}/{self.params['epochs']}"
+        self._begun_sec, self._batch = time.monotonic(), 0
+        self._before: int | None = None
+        if sys.stderr.isatty():
+            self._line = ProgressLine(self._progress)
+            self._line.__enter__()
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
-        done = batch * self._batch_size  # the images of all steps before this step
-        if self.model.steps_per_execution == 1:
-            waited = self._waiting.wait_sec / max(1e-9, self._waiting.train_sec)
-            self._bar.set_postfix_str(f"waited {waited:.0%}", refresh=False)
-        if not self._bar.n:
-            self._bar.initial = self._bar.n = done  # a resumed epoch has no rate for older steps
-        self._bar.update(done - self._bar.n)
-
-    def on_test_begin(self, logs: Logs = None) -> None:
-        if self._bar is not None and not self._bar.disable:
-            self._bar.set_description_str(f"{self._bar.desc.rstrip(': ')}, validating")
+        self._batch = batch
+        if self._before is None:
+            self._before = batch  # a resumed epoch has no rate for older steps
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         self.close()
         print(epoch_line(self._metrics.history[-1], self.params["epochs"]), flush=True)
 
     def close(self) -> None:
-        """Removes the bar from the terminal."""
-        if self._bar is not None:
-            self._bar.close()
+        """Removes the line from the terminal."""
+        if self._line is not None:
+            self._line.__exit__()
+            self._line = None
 
-
-def _steps_of_call(callback: Callback, batch: int) -> int:
-    """Returns how many steps follow the hook before `batch`; a call ends where an epoch ends."""
-    size, of_epoch = callback.model.steps_per_execution, callback.params.get("steps")
-    steps = size - batch % size
-    return min(steps, of_epoch - batch) if of_epoch else steps
+    def _progress(self) -> str:
+        size, waiting = self._waiting.batch_size, self._waiting
+        done, total, before = (
+            n * size for n in (self._batch, self.params["steps"], self._before or 0)
+        )
+        waited = f"waited {waiting.wait_sec / max(1e-9, waiting.train_sec):.0%}"
+        seconds = time.monotonic() - self._begun_sec
+        return f"{self._name}  {rate_line(done, total, 'images', seconds, before, waited)}"
 
 
 def epoch_line(record: Mapping[str, float | None], epochs: int) -> str:
@@ -288,15 +238,12 @@ def epoch_line(record: Mapping[str, float | None], epochs: int) -> str:
         # A validation figure appears behind its training figure, and not by itself.
         if name.removeprefix("val_") != name and name.removeprefix("val_") in figures:
             continue
-        digits = 3 if name == "accuracy" else 4
-        text = f"{'acc' if name == 'accuracy' else name} {value:.{digits}f}"
-        of_validation = figures.get(f"val_{name}")
-        if of_validation is not None:
-            text += f" val {of_validation:.{digits}f}"
-        parts.append(text)
-    rate = record.get("images_per_second")
-    if rate is not None:
+        digits, shown = (3, "acc") if name == "accuracy" else (4, name)
+        parts.append(f"{shown} {value:.{digits}f}")
+        if (of_validation := figures.get(f"val_{name}")) is not None:
+            parts[-1] += f" val {of_validation:.{digits}f}"
+    if (rate := record.get("images_per_second")) is not None:
         parts.append(f"{rate:,.{0 if rate >= 10 else 1}f} img/s")
-    if record.get("wait_fraction") is not None:
-        parts.append(f"wait {record['wait_fraction']:.0%}")
+    if (waited := record.get("wait_fraction")) is not None:
+        parts.append(f"wait {waited:.0%}")
     return wrapped("  ".join(parts))

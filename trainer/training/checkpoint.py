@@ -1,10 +1,9 @@
 """Reads and writes checkpoints: variables, position and callbacks of a run, in whole files.
 
     checkpoints/step-00000123.npz
-    checkpoints/step-00000123.npz.changes   # the step saved again, after validation and callbacks
 
-Each file is a NumPy archive of arrays, with JSON in `state`. The second file has only the arrays
-that changed; it is ignored unless its `id` matches the first file.
+Each file is a NumPy archive of arrays, with JSON in `state`. The end of an epoch writes the file of
+its step twice: before the validation, and after the callbacks.
 
 The position is {seed, step, batch_size, fingerprint of the data}. The reader's order depends on
 these alone, so a checkpoint holds no state of the reader. Variables are saved by value, so the
@@ -18,13 +17,11 @@ import dataclasses
 import io
 import json
 import re
-import uuid
 import zipfile
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 import ml_dtypes  # noqa: F401  so that NumPy knows bfloat16 by name
-import msgspec
 import numpy as np
 
 from imageshards import storage
@@ -38,8 +35,7 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
-FORMAT_VERSION = 4
-_CHANGES = ".changes"
+FORMAT_VERSION = 5
 OF_REPLICAS = ", of every replica"
 
 Array = np.ndarray[Any, Any]
@@ -61,7 +57,6 @@ class RunState:
         callbacks: Class and state of every callback, as JSON values by name.
         arrays: The arrays of these states, by the names that replace them in the JSON values.
         variables: Values of the variables, only while the state is written or read.
-        id: Random id of the file that holds all arrays.
     """
 
     identity: Mapping[str, Any]
@@ -74,24 +69,6 @@ class RunState:
     callbacks: list[tuple[str, dict[str, Any]]] = dataclasses.field(default_factory=list)
     arrays: dict[str, Array] = dataclasses.field(default_factory=dict)
     variables: Values = dataclasses.field(default_factory=list)
-    id: str = ""
-
-    def all_arrays(self) -> dict[str, Array]:
-        """Returns the arrays of callbacks and variables, by their names in a file."""
-        found = {f"callback-{name}": array for name, array in self.arrays.items()}
-        return found | {f"variable-{i}": array for i, (_, array) in enumerate(self.variables)}
-
-
-class _Names(msgspec.Struct):
-    """The names of the arrays in a file: `arrays` of callbacks, and `variables` by path.
-
-    `types` has the data types that NumPy's files do not store, by names of entries.
-    """
-
-    id: str
-    arrays: list[str]
-    variables: list[str]
-    types: dict[str, str]
 
 
 class Checkpoints:
@@ -113,20 +90,12 @@ class Checkpoints:
         """Returns the file of a checkpoint."""
         return storage.join(self.folder, f"step-{step:08d}.npz")
 
-    def save(self, state: RunState, base: RunState | None = None) -> str:
-        """Writes a checkpoint, deletes old checkpoints, and returns the path.
-
-        Only arrays that differ from `base`, which was saved at the same step, are written.
-        """
-        state.id = base.id if base else uuid.uuid4().hex
-        path = self.path(state.step) + (_CHANGES if base else "")
-        with output_errors(
-            self._output,
-            f"the checkpoint of step {state.step}",
-            "run the same command again to resume from the checkpoint before",
-        ):
+    def save(self, state: RunState) -> str:
+        """Writes a checkpoint, deletes old checkpoints, and returns the path."""
+        path = self.path(state.step)
+        with output_errors(self._output, f"the checkpoint of step {state.step}"):
             with self._hosts.writing, storage.open_write(path) as file:
-                _write(file, state, base)
+                _write(file, state)
             # The folder is synced so that the name survives a power cut, if the file system can.
             with contextlib.suppress(OSError):
                 storage.sync(self.folder)
@@ -142,15 +111,10 @@ class Checkpoints:
 
     def load(self, step: int) -> RunState:
         """Returns the checkpoint of `step`; raises a `UserError` if it cannot be read."""
-        whole = self._load(self.path(step))
-        changes = self.path(step) + _CHANGES
-        has_changes = self._hosts.gather("changes", storage.exists(changes))[0]
-        return self._load(changes, whole) if has_changes else whole
-
-    def _load(self, path: str, base: RunState | None = None) -> RunState:
+        path = self.path(step)
         try:
             mine = storage.read(path) if self._hosts.is_chief else b""
-            return _parsed(self._hosts.exchange("checkpoint", mine)[0], base)
+            return _parsed(self._hosts.exchange("checkpoint", mine)[0])
         except (EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, OSError) as e:
             delete = "delete the file to resume from the checkpoint before, or start over with "
             remedy = delete + Arg("overwrite", True)
@@ -166,7 +130,6 @@ class Checkpoints:
         """Deletes checkpoints that `state` replaces, and unfinished files of killed processes."""
         steps = [*self.steps()[-self._keep :], state.best_step]
         kept = {storage.name_of(self.path(step)) for step in steps if step is not None}
-        kept |= {name + _CHANGES for name in kept}
         found = (one for one in storage.list_folder(self.folder) if not one.is_folder)
         # `match` also finds names with an ending, which killed processes leave.
         storage.delete(
@@ -174,9 +137,9 @@ class Checkpoints:
         )
 
 
-def _write(file: IO[bytes], state: RunState, base: RunState | None) -> None:
-    held = base.all_arrays() if base else {}
-    arrays = {name: a for name, a in state.all_arrays().items() if a is not held.get(name)}
+def _write(file: IO[bytes], state: RunState) -> None:
+    arrays = {f"callback-{name}": array for name, array in state.arrays.items()}
+    arrays |= {f"variable-{i}": array for i, (_, array) in enumerate(state.variables)}
     raw = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
     raw |= {
         "format_version": FORMAT_VERSION,
@@ -188,32 +151,20 @@ def _write(file: IO[bytes], state: RunState, base: RunState | None) -> None:
     np.savez(file, state=np.array(json.dumps(raw).encode()), **arrays)  # type: ignore[arg-type]
 
 
-def _parsed(data: bytes, base: RunState | None) -> RunState:
-    held = base.all_arrays() if base else {}
+def _parsed(data: bytes) -> RunState:
     with np.load(io.BytesIO(data), allow_pickle=False) as found:
         # Only Python's decoder of JSON accepts infinite numbers, which callbacks may remember.
         raw = json.loads(found["state"].item())
         if (version := raw["format_version"]) != FORMAT_VERSION:
             raise ValueError(f"format_version is {version}; expected {FORMAT_VERSION}")
-        names = convert(raw, _Names)
-        if base is not None and names.id != base.id:
-            return base  # these are changes of an older file, which was replaced since
+        types = raw["types"]
 
         def array(name: str) -> Array:
-            if name not in found:
-                return held[name]
-            return found[name].view(names.types[name]) if name in names.types else found[name]
+            return found[name].view(types[name]) if name in types else found[name]
 
-        arrays = {name: array(f"callback-{name}") for name in names.arrays}
-        variables = [(path, array(f"variable-{i}")) for i, path in enumerate(names.variables)]
+        arrays = {name: array(f"callback-{name}") for name in raw["arrays"]}
+        variables = [(path, array(f"variable-{i}")) for i, path in enumerate(raw["variables"])]
     return convert(raw | {"arrays": arrays, "variables": variables}, RunState)
-
-
-def reused(old: Array | None, array: Array) -> Array:
-    """Returns `old` if it has the type, the shape and the bits of `array`, else `array`."""
-    if old is None or (old.dtype, old.shape) != (array.dtype, array.shape):
-        return array
-    return old if old.tobytes() == array.tobytes() else array
 
 
 def restore(variables: Sequence[keras.Variable], values: Values, hosts: Hosts = ONE_HOST) -> None:

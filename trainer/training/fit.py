@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import keras
 from keras.callbacks import Callback
@@ -20,7 +20,7 @@ from trainer.dataset.spec import describe, described_target
 from trainer.dataset.subset import refuse_overlap
 from trainer.models.keras_internals import check_keras
 from trainer.models.optimizer import check_replicas
-from trainer.models.strategy import host_count, note_missed_gpus, remember, separate_replicas
+from trainer.models.strategy import host_count, note_missed_gpus, remember
 from trainer.reader.batches import TrainingData
 from trainer.reader.described import EvaluationData
 from trainer.training.loop import Loop, make_ready
@@ -67,9 +67,8 @@ def fit(
     Epochs are passes over the stream: E epochs have floor(E * records / batch size) steps, so the
     records left over by an epoch open the next epoch.
 
-    A model compiled with `steps_per_execution=N` takes N steps in one call of its graph, fewer at
-    the end of an epoch. Hooks of batches are called before the first and after the last of these
-    steps; checkpoints and signals wait for the end of the call. Validation goes batch by batch.
+    Steps are taken one by one, with their hooks, whatever `steps_per_execution` of `model.compile`
+    says.
 
     Args:
         model: A compiled model, created in the scope of the strategy whose replicas share each
@@ -105,21 +104,15 @@ def fit(
         KeyboardInterrupt: After SIGTERM or Ctrl-C; with `checkpoint_dir` every step is saved.
     """
     check_model(model)
-    strategy = model.distribute_strategy  # the strategy in whose scope the model was created
-    replicas = strategy.num_replicas_in_sync
-    _check(model, train, validation_data, replicas)
+    _check(model, train, validation_data, model.distribute_strategy.num_replicas_in_sync)
     if validation_data is not None and not allow_overlap:
         refuse_overlap(train.subset, validation_data.subset)
-    for name, number, least in (
-        ("epochs", epochs, 1),
-        ("initial_epoch", initial_epoch, 0),
-        ("steps_per_epoch", 1 if steps_per_epoch is None else steps_per_epoch, 1),
-        ("checkpoint_steps", checkpoint_steps, 1),
-        ("keep_checkpoints", keep_checkpoints, 1),
-        *(("validation_freq", one, 1) for one in keras.tree.flatten(validation_freq)),
-    ):
-        check_number(name, number, int, Option("", least=least))
-    remember(strategy)
+    _check_numbers(
+        epochs=epochs, initial_epoch=initial_epoch, steps_per_epoch=steps_per_epoch,
+        validation_freq=validation_freq, checkpoint_steps=checkpoint_steps,
+        keep_checkpoints=keep_checkpoints,
+    )  # fmt: skip
+    remember(model.distribute_strategy)
     note_missed_gpus()
     weights = _class_weights(train, class_weight)
     if any(isinstance(c, keras.callbacks.BackupAndRestore) for c in keras.tree.flatten(callbacks)):
@@ -131,25 +124,12 @@ def fit(
     folder = None if checkpoint_dir is None else place("checkpoint_dir", checkpoint_dir)
     with nullcontext() if folder is None else begin_run(folder, overwrite):
         # Only a run that is saved needs the sources of the user's functions.
-        settings = train.identity if folder is not None else {}
-        steps_per_epoch = steps_per_epoch and int(steps_per_epoch)  # a number of NumPy is no JSON
-        chosen = {"steps_per_epoch": steps_per_epoch, "class_weight": weights}
-        settings |= {name: value for name, value in chosen.items() if value}
+        settings = _settings(train, steps_per_epoch, weights) if folder is not None else {}
         saving = Saving(folder, settings, checkpoint_steps, keep_checkpoints)
         length = Epochs.of(train, int(epochs), steps_per_epoch=steps_per_epoch)
-        run = open_run(train, validation_data, strategy, length, saving)
+        run = open_run(train, validation_data, model.distribute_strategy, length, saving)
         _begin_at(run, int(initial_epoch))
-        if run.was_ended:
-            done = run.saved.state.epochs
-            print(
-                f"note: a callback ended this run in epoch {done}, so nothing is trained; go on "
-                f"from its weights by initial_epoch={done} and another checkpoint_dir, or start "
-                "over by overwrite=True",
-                file=sys.stderr,
-            )
-        if replicas > 1:
-            separate_replicas(model)
-        make_ready(run, model)  # a checkpoint can restore only variables that exist
+        make_ready(run, model)
         try:
             return Loop(run, model, callbacks, verbose, validation_freq, weights).run()
         # Callers expect KeyboardInterrupt, as Keras's `fit` raises after Ctrl-C.
@@ -204,10 +184,27 @@ def _check(
     check_replicas(model, replicas)
 
 
+def _check_numbers(**given: Any) -> None:
+    """Refuses anything but whole numbers, of which `validation_freq` may be a list."""
+    for name, numbers in given.items():
+        limit = Option("", least=0 if name == "initial_epoch" else 1)
+        for number in keras.tree.flatten(numbers):
+            if number is not None:
+                check_number(name, number, int, limit)
+
+
 def _kinds(data: TrainingData | EvaluationData) -> str:
     """Returns the kind of the target; of several targets by name."""
     dataset = data.subset.dataset
     return described_target(dataset) if dataset.outputs else describe(dataset)
+
+
+def _settings(
+    train: TrainingData, steps_per_epoch: int | None, weights: Sequence[float]
+) -> dict[str, Any]:
+    """Returns what must be the same when the run resumes, as JSON values by name."""
+    chosen = {"steps_per_epoch": steps_per_epoch and int(steps_per_epoch), "class_weight": weights}
+    return train.identity | {name: value for name, value in chosen.items() if value}
 
 
 def _class_weights(train: TrainingData, received: Mapping[int, float] | None) -> list[float]:

@@ -5,6 +5,8 @@ Unlike Keras's loop, this loop can continue inside an epoch, with any number of 
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -13,38 +15,37 @@ import keras
 import tensorflow as tf
 from keras.callbacks import Callback, CallbackList
 
+from imageshards.errors import Arg
 from trainer.evaluation.evaluator import Evaluator
 from trainer.models.keras_internals import optimizers_of, reads_logs, restore_methods
 from trainer.models.model import check_optimizers
 from trainer.models.optimizer import use_average
-from trainer.models.step import (
-    Execution,
-    ReadError,
-    build_variables,
-    logs_of_hosts,
-    make_train_step,
-)
-from trainer.models.strategy import average_statistics, device_errors
+from trainer.models.step import build_variables, logs_of_hosts, make_train_step
+from trainer.models.strategy import average_statistics, device_errors, separate_replicas
+from trainer.reader.stream import ReadError, next_batch
 from trainer.training.callbacks import WaitingTime
 from trainer.training.open_run import Run
+from trainer.training.several_hosts import digest
 from trainer.training.signals import Stopped, StopRequest
 
 
 def make_ready(run: Run, model: keras.Model) -> None:
     """Creates every variable of a compiled model, so that a checkpoint can be restored."""
+    if run.devices.num_replicas_in_sync > 1:
+        separate_replicas(model)
     validates, weighs = run.validation is not None, run.train.weighs
     build_variables(model, run.devices, run.train.element_spec, validates, weighs)
     if run.saved.checkpoints is not None:
         check_optimizers(model)
+    run.hosts.compare({"The model (SHA-256 of its variables' names and shapes)": digest(model)})
 
 
 class Loop:
     """The training of a compiled model, with all of its variables, to the last epoch of a run.
 
-    Callbacks are called in their order, and the checkpoint is saved after them. With
-    `steps_per_execution` hooks surround several steps, fewer at the end of an epoch. Averaged
-    weights replace the model's weights at the end, as in Keras. `fit` describes `callbacks`,
-    `verbose` and `validation_freq`. `class_weight` has a weight for each label, or none.
+    Callbacks are called in their order, and the checkpoint is saved after them. Averaged weights
+    replace the model's weights at the end, as in Keras. `fit` describes `callbacks`, `verbose` and
+    `validation_freq`. `class_weight` has a weight for each label, or none.
     """
 
     def __init__(
@@ -70,7 +71,6 @@ class Loop:
         self._batches: Any = None
         prepare, drops = run.train.augmentation.device, run.train.skip_broken > 0
         self._make_step = partial(make_train_step, model, run.devices, prepare, class_weight, drops)
-        self._steps_per_call = int(model.steps_per_execution)
         self._trace()
         self._callbacks = CallbackList(
             callbacks,
@@ -88,8 +88,7 @@ class Loop:
     def _trace(self) -> None:
         """Creates the step for the variables that train now."""
         self._trained = [id(variable) for variable in self._model.trainable_variables]
-        several = self._steps_per_call > 1
-        self._execution = Execution(self._make_step(), several, self._model.run_eagerly)
+        self._step, self._is_traced = self._make_step(), False
 
     def run(self) -> keras.callbacks.History:
         """Trains to the end, until a callback sets `model.stop_training`, or until a signal.
@@ -99,8 +98,6 @@ class Loop:
         """
         model = self._model
         model.stop_training = False
-        if self._waiting is not None:
-            self._waiting.is_used = True
         state, epochs = self._saved.state, self._epochs
         if state.epochs and self.step < epochs.end(state.epochs - 1) and not state.stopped:
             state.epochs -= 1  # fewer `--steps` ended the epoch early, so this run continues it
@@ -114,6 +111,13 @@ class Loop:
             if not resumes_inside:
                 self._saved.restore()
             ended = state.stopped and not resumes_inside
+            if ended and self.step < epochs.total_steps and self._hosts.is_chief:
+                print(
+                    f"note: a callback ended this run after step {self.step} of "
+                    f"{epochs.total_steps}, so nothing is trained; begin another run with its "
+                    f"weights, or start over with {Arg('overwrite', True)}",
+                    file=sys.stderr,
+                )
             with self._stop, self._saved:
                 while state.epochs < epochs.count and not ended:
                     logs = self._run_epoch(state.epochs, resumes_inside)
@@ -132,18 +136,22 @@ class Loop:
         """Returns the number of training steps so far."""
         return self._saved.state.step
 
-    def _train(self, steps: int) -> dict[str, tf.Tensor]:
-        """Takes `steps` steps, and counts the damaged records of their batches."""
-        take = self._execution.take
-        if self._waiting is not None:
-            take = partial(self._waiting.take, self._execution)
+    def _train(self) -> dict[str, tf.Tensor]:
+        """Takes a step, and counts the damaged records of its batch."""
         with device_errors(self._epochs.batch_size), self._hosts.limited(f"Step {self.step + 1}"):
             self._agree()
+            begun_sec = time.perf_counter()
             try:
-                logs = take(self._batches, steps)
+                batch = next_batch(self._batches)
             except ReadError as e:
-                raise self._stream.explain(e.error, self.step + e.steps_done) from e
-            self._broken.count(self._split, self.step + steps)
+                raise self._stream.explain(e.error, self.step) from e
+            fetched_sec = time.perf_counter()
+            logs = self._step(batch)
+            if self._waiting is not None:
+                # The first call does not count, because it also traces and compiles the graph.
+                self._waiting.measure(begun_sec, fetched_sec, logs, counts=self._is_traced)
+            self._is_traced = True
+            self._broken.count(self._split, self.step + 1)
             self._broken.merge(())
         return logs
 
@@ -191,14 +199,12 @@ class Loop:
         ended = resumes_inside and saved.state.stopped
         while self.step < end and not ended:
             callbacks.on_train_batch_begin(self.step - begin)
-            size = self._steps_per_call
-            until = min(end, self.step + size - (self.step - begin) % size)
-            logs = self._train(until - self.step)
+            logs = self._train()
             if self._reads_logs:
-                callbacks.on_train_batch_end(until - 1 - begin, logs)
-            if saved.is_due(until - self.step):
+                callbacks.on_train_batch_end(self.step - begin, logs)
+            if saved.is_due():
                 self._pause()
-            saved.count_steps(until - self.step)
+            saved.count_step()
             self._end_if_stopped()
             ended = model.stop_training
         self._pause()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import tensorflow as tf
 
@@ -15,7 +14,7 @@ from trainer.reader.batches import TrainingData
 from trainer.reader.broken_records import BrokenRecords
 from trainer.reader.described import EvaluationData
 from trainer.reader.stream import TrainingStream
-from trainer.strengths import NAMED, Augment
+from trainer.strengths import Augment
 from trainer.training.output_folder import OTHER_OUTPUT, check_no_model
 from trainer.training.saved_run import SavedRun, Saving
 
@@ -46,7 +45,9 @@ class Epochs:
         `steps` counts all steps of the run in place of `epochs`, and may end it inside an epoch.
         """
         batch_size = train.batch_size
-        num_records = steps_per_epoch * batch_size if steps_per_epoch else train.num_records
+        num_records = train.num_records
+        if steps_per_epoch:
+            num_records = int(steps_per_epoch) * batch_size  # a number of NumPy is no JSON
         total = steps or epochs * num_records // batch_size
         return Epochs(num_records, batch_size, total, by_steps=steps is not None)
 
@@ -94,11 +95,6 @@ class Run:
         """Returns the number of training steps so far."""
         return self.saved.state.step
 
-    @property
-    def was_ended(self) -> bool:
-        """Returns whether a callback ended the run before its last step; it trains no more."""
-        return self.saved.state.stopped and self.step < self.epochs.total_steps
-
 
 def open_run(
     train: TrainingData,
@@ -132,8 +128,7 @@ def check_same(output: str, started: Mapping[str, object], settings: Mapping[str
     for name in sorted({*started, *settings}, key=_rank):
         if started.get(name) == settings.get(name):
             continue
-        name, *both = _changed(name, started.get(name), settings.get(name))
-        old, new = map(_shown, both)
+        old, new = _shown(started.get(name)), _shown(settings.get(name))
         # No flag has these names, so the errors describe the run in the folder.
         runs = {
             "data": "holds a run on other data: the manifest has changed since",
@@ -157,15 +152,6 @@ def check_same(output: str, started: Mapping[str, object], settings: Mapping[str
 def _rank(name: str) -> tuple[bool, bool, str]:
     # Other data, another version or target also change further settings, which are not the cause.
     return name not in ("data", "order_version"), name != "target", name
-
-
-def _changed(name: str, old: Any, new: Any) -> tuple[str, Any, Any]:
-    """Returns the name and both values of a setting, for augmentations of their first number."""
-    numbers = isinstance(old, dict) and isinstance(new, dict)
-    if not numbers or {_shown(old), _shown(new)} <= NAMED.keys():
-        return name, old, new
-    name = next(name for name in new if old.get(name) != new[name])
-    return name, old.get(name), new[name]
 
 
 def _shown(value: object) -> str:

@@ -100,6 +100,7 @@ def _holds_run(output: str) -> bool:
     """Returns whether a run has begun in the folder, by a command or by `imageshards.fit`."""
     if storage.exists(storage.join(output, _RUN_MARK)):
         return True
+    # The mark is hidden, so a copy of a run may lack it.
     saved = storage.list_folder(storage.join(output, CHECKPOINTS_FOLDER))
     return any(CHECKPOINT_FILE.fullmatch(file.name) for file in saved)
 
@@ -161,13 +162,6 @@ def copy_transform(dataset: DatasetSpec, output: str) -> None:
     """Copies the dataset's tensorflow-transform graph, if any, beside the model, for serving."""
     source = storage.join(dataset.data, TRANSFORM_NAME, TRANSFORM_FOLDER)
     target = storage.join(output, TRANSFORM_FOLDER)
-    try:
+    with output_errors(output, TRANSFORM_FOLDER):
         if storage.is_folder(source):
             storage.copy_folder(source, target)
-    except OSError as e:
-        raise UserError(
-            argument="data",
-            received=f"{dataset.data!r}, whose {TRANSFORM_FOLDER} cannot be copied to {target} "
-            f"({e.strerror or e})",
-            remedy="run the same command again",
-        ) from e

@@ -13,7 +13,6 @@ from keras.callbacks import Callback
 
 from imageshards import storage
 from imageshards.commands.options import options_of, refuse_idle
-from imageshards.errors import Arg, UserError
 from imageshards.text import for_output
 from trainer.augment.augmentation import resolve_augment_on
 from trainer.cluster.hosts import ONE_HOST, Hosts
@@ -27,13 +26,12 @@ from trainer.models.metrics import ALWAYS
 from trainer.reader.batches import TrainingData
 from trainer.reader.described import EvaluationData
 from trainer.reader.stream import EvaluationStream
-from trainer.report.page import target_fact, write_report
+from trainer.report.page import page_of, target_fact, write_report
 from trainer.serving.model_file import BEST_MODEL_FILE, MODEL_FILE, save_model
 from trainer.training import summary
 from trainer.training.callbacks import (
     AveragedWeights,
     MetricsFile,
-    NaNGuard,
     Progress,
     WaitingTime,
 )
@@ -42,7 +40,6 @@ from trainer.training.loop import Loop, make_ready
 from trainer.training.open_run import Epochs, Run, open_run
 from trainer.training.output_folder import METRICS_FILE, begin_run, copy_transform, write_digest
 from trainer.training.saved_run import Saving
-from trainer.training.several_hosts import digest
 from trainer.training.signals import stopped_by_sigterm
 
 
@@ -173,25 +170,21 @@ def build_and_compile(config: RunConfig, run: Run, name: str) -> Built:
             )
         else:
             _refuse_optimizer_flags(config)
-        frozen = None
-        if config.freeze is not None:
-            after, schedule = config.unfreeze_after, None
-            if after:
-                steps = run.epochs.total_steps - run.epochs.end(after - 1)
-                schedule = schedule_after(config.optimizer, run.train.batch_size, steps)
-            frozen = Frozen(built, config.freeze, after, schedule)
-        optimizer.check_replicas(built, run.devices.num_replicas_in_sync, is_ours)
-    # The flag comes before the value of a user's `model.compile`.
-    built.steps_per_execution = config.steps_per_execution or built.steps_per_execution
-    if built.steps_per_execution > 1 and run.hosts.count > 1:
-        raise UserError(
-            argument="steps_per_execution",
-            received=f"{built.steps_per_execution}, but hosts agree before every step",
-            expected="1 with " + Arg("cluster") + ", also in model.compile",
-        )
+    frozen = _frozen(config, run, built)
+    optimizer.check_replicas(built, run.devices.num_replicas_in_sync)
     make_ready(run, built)
-    run.hosts.compare({"The model (SHA-256 of its variables' names and shapes)": digest(built)})
     return Built(built, is_ours, frozen)
+
+
+def _frozen(config: RunConfig, run: Run, network: keras.Model) -> Frozen | None:
+    """Freezes layers of a model until `unfreeze_after`; returns the callback that frees them."""
+    if config.freeze is None:
+        return None
+    after, schedule = config.unfreeze_after, None
+    if after:
+        steps = run.epochs.total_steps - run.epochs.end(after - 1)
+        schedule = schedule_after(config.optimizer, run.train.batch_size, steps)
+    return Frozen(network, config.freeze, after, schedule)
 
 
 def _refuse_optimizer_flags(config: RunConfig) -> None:
@@ -210,13 +203,6 @@ def print_plan(config: RunConfig, run: Run, network: keras.Model) -> None:
     lines = [for_output(line) for line in summary.plan_lines(config, run, network)]
     if run.step >= total:
         lines.append(f"all {total} steps are done already; --overwrite starts over")
-    elif run.was_ended:
-        last = storage.join(config.output, MODEL_FILE)
-        lines.append(
-            f"a callback ended this run after step {run.step} of {total}, so nothing is trained; "
-            f"--weights {last} in another --output goes on from its weights, --overwrite starts "
-            "over"
-        )
     elif run.step:
         lines.append(f"resumes after step {run.step} of {total}")
     print("\n".join(lines), flush=True)
@@ -232,13 +218,12 @@ def show_first_batch(config: RunConfig, run: Run) -> None:
 
 def fit(config: RunConfig, run: Run, built: Built) -> MetricsFile:
     """Trains from the last checkpoint to the end; returns the callback that wrote metrics.jsonl."""
-    batch_size = run.train.batch_size
     # Every object in metrics.jsonl has these keys, null for unknown values.
     names = ("loss", *ALWAYS.get(run.train.subset.dataset.target, ()))
     columns = [*names, *(f"val_{name}" for name in names), "images_per_second", "wait_fraction"]
     metrics = MetricsFile(storage.join(config.output, METRICS_FILE), columns)
-    waiting = WaitingTime(batch_size)
-    with contextlib.closing(Progress(batch_size, waiting, metrics)) as progress:
+    waiting = WaitingTime(run.train.batch_size)
+    with contextlib.closing(Progress(waiting, metrics)) as progress:
         # The user's callbacks come later, because they may change the rate of the next steps.
         callbacks: list[Callback] = [waiting, metrics]
         if built.frozen is not None:
@@ -247,7 +232,7 @@ def fit(config: RunConfig, run: Run, built: Built) -> MetricsFile:
             callbacks.append(progress)
         if config.callbacks is not None:
             callbacks += user_model.load_callbacks(config.callbacks)
-        callbacks += [AveragedWeights(), NaNGuard(waiting, run.saved.diverged)]
+        callbacks.append(AveragedWeights())
         Loop(run, built.model, callbacks).run()
     return metrics
 
@@ -318,24 +303,19 @@ def _report(config: RunConfig, run: Run, built: Built, metrics: MetricsFile, ste
     speed = summary.waiting_line(history)
     name = os.path.basename(os.path.normpath(config.read.data))
     mean_std = run.train.subset.target_mean_std if built.is_ours else None
-    page = write_report(
-        storage.join(output, "report"),
-        title=f"{network.name}, {name}",
-        facts={
-            "data": config.read.data,
-            **target_fact(run.train.subset.dataset, mean_std),
-            "model": f"{network.name}, {network.count_params():,} parameters",
-            "steps": f"{run.step} of global batch {run.train.batch_size}",
-            "devices": strategy.describe(run.devices),
-            "seed": str(config.read.seed),
-            "augmentation": f"{config.read.augment} on the {run.train.augment_on}",
-            "speed": speed or "not measured",
-        },
-        history=history,
-        evaluation=evaluation,
-        subset=validation.subset if validation is not None else None,
-        served=served,
-    )
+    facts = {
+        "data": config.read.data,
+        **target_fact(run.train.subset.dataset, mean_std),
+        "model": f"{network.name}, {network.count_params():,} parameters",
+        "steps": f"{run.step} of global batch {run.train.batch_size}",
+        "devices": strategy.describe(run.devices),
+        "seed": str(config.read.seed),
+        "augmentation": f"{config.read.augment} on the {run.train.augment_on}",
+        "speed": speed or "not measured",
+    }
+    subset = validation.subset if validation is not None else None
+    text = page_of(f"{network.name}, {name}", facts, history, evaluation, subset, served)
+    page = write_report(storage.join(output, "report"), text)
     print(f"model    {storage.join(output, MODEL_FILE)}")
     print(f"metrics  {storage.join(output, METRICS_FILE)}")
     print(f"report   {page}")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import itertools
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +13,6 @@ import keras
 import numpy as np
 from keras.callbacks import Callback
 
-from imageshards import storage
 from imageshards.errors import UserError
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.models.keras_internals import check_weights, trained_variables
@@ -28,9 +25,8 @@ from trainer.training.checkpoint import (
     Values,
     parts_of,
     restore,
-    reused,
 )
-from trainer.training.resumed_optimizer import describe_optimizer, notes, refusal
+from trainer.training.resumed_optimizer import changes, describe_optimizer
 
 _SAVING = ("best", "_batches_seen_since_last_saving", "_last_batch_seen")
 # The attributes that Keras's callbacks carry from one step or epoch to the next. A test compares
@@ -73,8 +69,8 @@ class SavedRun:
     run is resumed.
 
     A thread writes copies of the state while training continues, checkpoint by checkpoint; leaving
-    `with` waits for the last checkpoint. Until they are written and the next step is counted, the
-    copies take as much memory as the variables.
+    `with` waits for the last checkpoint. Until they are written, the copies take as much memory as
+    the variables.
 
     Args:
         saving: Where and how often the state is saved.
@@ -97,8 +93,6 @@ class SavedRun:
         self._warned = False
         self._writer = ThreadPoolExecutor(1)
         self._writing: Future[str] | None = None
-        # A whole state of the current step; the step's next checkpoint has only what changed.
-        self._base: RunState | None = None
 
     def __enter__(self) -> SavedRun:
         return self
@@ -125,29 +119,23 @@ class SavedRun:
         self._model, self._callbacks = model, list(callbacks)
         # Callbacks change the learning rate later, so the compiled rate is only known now.
         self._compiled = describe_optimizer(model)
-        self._started = self.state.optimizer
-        self.state.optimizer = self._started or self._compiled
-        loggers = [one for one in self._callbacks if isinstance(one, keras.callbacks.CSVLogger)]
-        for logger in loggers:
-            if not self._is_restored and not logger.append:
-                _keep_rows(logger, self.state.epochs)
+        self._started = self.state.optimizer or self._compiled
+        self.state.optimizer = self._started
 
     def restore(self) -> None:
         """Restores the last checkpoint, if any; refuses a checkpoint of another model."""
         if self._is_restored:
             return
         state = self.state
-        try:
-            restore(state_variables(self._model), state.variables, self._hosts)
-        except UserError as e:
-            # An error about the optimizer is clearer than one about a missing variable.
-            error = refusal(self._started, self._compiled, self._model, state.variables)
-            if error is None:
-                raise
-            raise error from e
-        if self._hosts.is_chief:
-            for note in notes(self._started, self._compiled, self._model):
-                print(f"note: {note}", file=sys.stderr)
+        changed = changes(self._started, self._compiled)
+        if changed and self._hosts.is_chief:
+            print(
+                f"note: the optimizer of model.compile differs from that of this run ({changed}); "
+                "its variables are those of the checkpoint, also a learning rate that is a number, "
+                "which only a callback like LearningRateScheduler changes",
+                file=sys.stderr,
+            )
+        restore(state_variables(self._model), state.variables, self._hosts)
         self._is_restored, self._saved = True, (state.step, state.epochs)
         self._model.stop_training |= state.stopped  # a callback may have stopped it before
         remembered = list(state.callbacks)
@@ -178,73 +166,63 @@ class SavedRun:
         check_weights(self._model, state.step, self._hosts.gather)
         if self.checkpoints is not None:
             self.wait()
-            known = self._base.all_arrays() if self._base else {}
-            values = [
-                (path, reused(known.get(f"variable-{i}"), array))
-                for i, (path, array) in enumerate(state_values(self._model, self._hosts))
-            ]
+            values = list(state_values(self._model, self._hosts))
             trained = {variable.path for variable in self._model.trainable_variables}
             for path, array in values:
                 if path in trained and not np.isfinite(array).all():
                     self._refuse(path)
                     return
-            self._write(self.checkpoints, values, known)
+            self._write(self.checkpoints, values)
         self._saved = state.step, state.epochs
 
-    def _write(self, checkpoints: Checkpoints, values: Values, known: Mapping[str, Array]) -> None:
+    def _write(self, checkpoints: Checkpoints, values: Values) -> None:
         arrays: dict[str, Array] = {}
         callbacks = [(type(one).__name__, _remembered(one, arrays)) for one in self._callbacks]
         self.state.stopped = bool(self._model.stop_training)
-        arrays = {name: reused(known.get(f"callback-{name}"), a) for name, a in arrays.items()}
         state = dataclasses.replace(
             self.state, callbacks=callbacks, arrays=arrays, variables=values
         )
         if self._hosts.is_chief:
-            self._writing = self._writer.submit(checkpoints.save, state, self._base)
-        self._base = self._base or state
+            self._writing = self._writer.submit(checkpoints.save, state)
 
     def _refuse(self, bad: str) -> None:
-        """Ends the run because of the weight `bad`, unless a callback ends the run."""
-        what = f"{bad} became infinite or not a number"
+        """Ends the run because of the weight or the loss `bad`, unless a callback ends the run."""
+        good = self._saved and self._saved[0]
+        first = (good or 0) + 1
+        what = (
+            f"{bad} became infinite or not a number between the steps {first} and "
+            f"{max(first, self.state.step)} (last good checkpoint: "
+            f"{'none' if good is None else f'step {good}'})"
+        )
         # If a callback ends such a run, the run ends without an error, as in Keras's `fit`.
         ends = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._callbacks)
         if not (ends or self._model.stop_training):
-            raise self.diverged(what)
+            raise UserError(
+                f"The optimizer received a learning rate for which {what}",
+                expected="a run that converges",
+                remedy="try a tenth of the rate, or a warm-up, in another folder or over this run",
+            )
         if self._hosts.is_chief and not self._warned:
-            print(f"{what} {self._since()}, so it is not saved", file=sys.stderr)
+            print(f"{what}, so it is not saved", file=sys.stderr)
         self._warned = True
 
-    def diverged(self, what: str) -> UserError:
-        """Returns the error for a person whose run does not converge."""
-        return UserError(
-            f"The optimizer received a learning rate for which {what} {self._since()}",
-            expected="a run that converges",
-            remedy="try a tenth of the rate, or a warm-up, in another folder or over this run",
-        )
+    def is_due(self) -> bool:
+        """Returns whether `count_step` will save."""
+        return (self.state.step + 1) % self._every_steps == 0
 
-    def _since(self) -> str:
-        since = self._saved[0] if self._saved else 0
-        good = f"step {since}" if self._saved else "none"
-        return (
-            f"between the steps {since + 1} and {max(since + 1, self.state.step)} (last good "
-            f"checkpoint: {good})"
-        )
-
-    def is_due(self, count: int) -> bool:
-        """Returns whether `count_steps(count)` will save."""
-        return (self.state.step + count) % self._every_steps < count
-
-    def count_steps(self, count: int = 1) -> None:
-        """Counts steps, and saves if `every_steps` is reached."""
-        is_due = self.is_due(count)
-        self.state.step += count
-        self._base = None
+    def count_step(self) -> None:
+        """Counts a step, and saves if `every_steps` is reached."""
+        is_due = self.is_due()
+        self.state.step += 1
         if is_due:
             self.save()
 
     def end_epoch(self, logs: Mapping[str, float]) -> None:
-        """Counts an epoch after its validation, and saves."""
+        """Counts an epoch after its validation, and saves; refuses a loss that is not finite."""
         state = self.state
+        # A scaled loss of float16 keeps the weights finite, as such steps change nothing.
+        if self.checkpoints is not None and not np.isfinite(logs.get("loss", 0.0)).all():
+            self._refuse("the loss")
         state.epochs += 1
         loss = logs.get("val_loss")
         best = state.best_value
@@ -288,16 +266,6 @@ def _remembered(callback: Callback, arrays: dict[str, Array]) -> dict[str, Any]:
             received=f"{type(callback).__name__}, whose state_dict() returned {e}",
             expected="numbers, texts and NumPy arrays, or lists and dictionaries of them",
         ) from e
-
-
-def _keep_rows(logger: keras.callbacks.CSVLogger, epochs: int) -> None:
-    """Lets a logger append to its file, after the rows of the first `epochs` epochs."""
-    with contextlib.suppress(FileNotFoundError):
-        head, *rows = storage.read(logger.filename).decode().splitlines(keepends=True) or [""]
-        numbers = (row.partition(logger.sep)[0] for row in rows)
-        kept = [number.isdigit() and int(number) < epochs for number in numbers]
-        storage.write(logger.filename, "".join([head, *itertools.compress(rows, kept)]))
-    logger.append = True
 
 
 def _forgets(callback: Callback) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+
+from imageshards.commands.command_line import on_signals
 
 SavedStep = Callable[[], int | None]
 
@@ -39,15 +39,8 @@ def stopped_by_sigterm(saved_step: SavedStep = lambda: None) -> Iterator[None]:
     def stop(signum: int, frame: FrameType | None) -> None:
         raise Stopped(signum, saved_step())
 
-    # Only the main thread may set handlers of signals.
-    if threading.current_thread() is not threading.main_thread():
+    with on_signals(stop, signal.SIGTERM):
         yield
-        return
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 class StopRequest:
@@ -63,17 +56,14 @@ class StopRequest:
         # step is not yet counted.
         self.requested: int | None = None
         self._interruptible = False
-        self._before: dict[int, Any] = {}
+        self._handled = on_signals(self._note, signal.SIGTERM, signal.SIGINT)
 
     def __enter__(self) -> StopRequest:
-        if threading.current_thread() is threading.main_thread():
-            for signum in (signal.SIGTERM, signal.SIGINT):
-                self._before[signum] = signal.signal(signum, self._note)
+        self._handled.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        for signum, handler in self._before.items():
-            signal.signal(signum, handler)
+        self._handled.__exit__(None, None, None)
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:

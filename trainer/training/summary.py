@@ -71,12 +71,9 @@ def plan_lines(config: RunConfig, run: Run, model: keras.Model) -> list[str]:
             f"{counted(missing, 'record')} to train on and {to_validate:,} to validate lack the "
             f"target {training.dataset.label_feature} and are left out"
         )
-    frozen = sum(math.prod(v.shape) for v in trained_variables(model) if not v.trainable)
-    if frozen:
-        lines.append(f"{frozen:,} parameters are frozen")
-    if frozen and config.unfreeze_after:
-        then = "then all train with a tenth of the rate"
-        lines[-1] += f" for {counted(config.unfreeze_after, 'epoch')}, {then}"
+    if frozen := sum(math.prod(v.shape) for v in trained_variables(model) if not v.trainable):
+        until = f" until epoch {after + 1}" if (after := config.unfreeze_after) else ""
+        lines.append(f"{frozen:,} parameters are frozen{until}")
     # Published weights exist for RGB pictures, and a resumed run has its weights already.
     is_small = training.num_records < _FEW_RECORDS * max(1, len(run.train.classes))
     is_rgb = training.dataset.image.channels == 3
@@ -174,28 +171,21 @@ def show_batch(
 
 def caption(label: Any, weight: float, classes: Sequence[str], target: str = "class") -> str:
     """Returns the class, labels or values of a picture, or both classes of a mixed picture."""
+    if not weight:
+        return "left out: broken"
     values = np.atleast_1d(label)
     if label is None:
-        text = ""
-    elif target == "values":
-        text = ", ".join(map(number, values.tolist()))
-    elif target == "class" and np.ndim(label) == 0:
-        text = classes[int(label)]
-    else:
-        order = np.argsort(-values, kind="stable")[: 2 if target == "class" else None]
-        shares = [
-            classes[i] if target == "labels" and values[i] == 1 else f"{classes[i]} {values[i]:.0%}"
-            for i in order
-            if values[i] > 0
-        ]
-        is_one = target == "class" and len(shares) == 1
-        text = classes[order[0]] if is_one else " + ".join(shares) or "no label"
-    return text if weight else "left out: broken"
+        return ""
+    if target == "values":
+        return ", ".join(map(number, values.tolist()))
+    if target == "class" and np.ndim(label) == 0:
+        return classes[int(label)]
+    order = [i for i in np.argsort(-values, kind="stable") if values[i] > 0]
+    shares = [classes[i] if values[i] == 1 else f"{classes[i]} {values[i]:.0%}" for i in order]
+    return " + ".join(shares) or "no label"
 
 
 def thumb(pixels: np.ndarray) -> Image.Image:
-    """Returns a thumbnail of a picture, uint8 [height, width, 3 or 1]; enlarges small pictures."""
+    """Returns a thumbnail of a picture, uint8 [height, width, 3 or 1]."""
     picture = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).convert("RGB")
-    is_large = max(picture.size) > THUMB_PX
-    sampling = Image.Resampling.BOX if is_large else Image.Resampling.NEAREST
-    return ImageOps.contain(picture, (THUMB_PX, THUMB_PX), sampling)
+    return ImageOps.contain(picture, (THUMB_PX, THUMB_PX))

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from imageshards.errors import naming_flags
 from tests.support import replica_run
 from tests.support.errors import refused
 from tests.support.replica_run import averaged
@@ -144,20 +143,6 @@ def test_a_compiled_model_has_all_that_was_asked_for():
     assert (network.loss.num_classes, network.loss.label_smoothing) == (3, 0.2)
     assert float(chosen.learning_rate) == 0.5 and chosen.ema_momentum == 0.9
     assert network.jit_compile is False
-
-
-@pytest.mark.parametrize(
-    ("options", "flags"),
-    [
-        ({"jit_compile": True}, "--jit_compile"),
-        ({"accumulate_steps": 2}, "--accumulate_steps"),
-        ({"clipnorm": 1.0, "precision": "float16"}, "--clipnorm and --precision float16"),
-    ],
-)
-def test_several_replicas_refuse_flags_by_their_names(options, flags):
-    network = replica_run.start(tf.distribute.get_strategy(), OptimizerConfig(**options))
-    with naming_flags(), refused("replicas", f"--replicas received 3 with {flags}, but"):
-        optimizer.check_replicas(network, 3, by_flags=True)
 
 
 @pytest.mark.parametrize("name", IN_DEVIATIONS)

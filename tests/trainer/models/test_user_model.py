@@ -24,8 +24,7 @@ def test_random_layers_differ_between_replicas_and_the_rest_is_as_it_was_made(tm
     network = model.build_model("tests.support.tiny_models:dense", PICTURE, 3)
     (norm,) = [layer for layer in network.layers if hasattr(layer, "moving_variance")]
     assert not norm.synchronized
-    (dropout,) = [layer for layer in network.layers if hasattr(layer, "seed_generator")]
-    assert isinstance(dropout.seed_generator, strategy.ReplicaSeeds)
+    strategy.separate_replicas(network)
     network.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras", compile=False)
     pixels = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8)
@@ -38,6 +37,6 @@ def test_error_of_a_failing_function_names_its_inputs():
 
     parts = {"boxes": keras.Input((None, 4)), "labels": keras.Input((None,), dtype="int64")}
     inputs = {"image": keras.Input((8, 8, 3)), "bounding_boxes": parts}
-    words = ("image float32 [batch, 8, 8, 3]", "bounding_boxes/labels int64 [batch, any]")
+    words = ("'image': 'float32 (None, 8, 8, 3)'", "'labels': 'int64 (None, None)'")
     with refused("model", *words):
         user_model.call_function("boxes:build", build, inputs, 2, "class")

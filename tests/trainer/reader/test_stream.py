@@ -13,10 +13,9 @@ from tests.support.errors import refused
 from tests.support.external_sets import flip_byte, records_of
 from tests.support.trainer_data import make_dataset, rewrite_shard
 from trainer.config import ReadConfig
-from trainer.models.step import ReadError
 from trainer.reader.batches import open_data
 from trainer.reader.broken_records import LIST_FILE, BrokenRecord, BrokenRecords
-from trainer.reader.stream import TrainingStream, next_batch
+from trainer.reader.stream import ReadError, TrainingStream, next_batch
 
 FILE = "train-00000-of-00001.tfrecord"
 

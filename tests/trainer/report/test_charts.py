@@ -1,22 +1,23 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.report.charts import line_chart, scatter_chart
+from trainer.report.charts import Curves, line_chart, scatter_chart
 
 
 def lines(*values, least=None):
-    chart = line_chart("x", "", range(1, len(values) + 1), {"a": values}, "epoch", least=least)
-    assert chart is not None
-    return chart
+    history = [{"epoch": i, "a": value} for i, value in enumerate(values, 1)]
+    return line_chart(Curves("x", "", "a", least), history)
 
 
 def test_a_line_has_a_gap_where_there_is_no_finite_value():
     chart = lines(0, 1, None, 2, float("nan"), 1)
     assert chart.lines[0].path == "M0 100L20 50M60 0M100 50"
     titles = [dot.title for dot in chart.lines[0].dots]
-    assert titles == ["epoch 1, a: 0", "epoch 2, a: 1", "epoch 4, a: 2", "epoch 6, a: 1"]
-    assert chart.description == "x, , epoch 1 to 6: a 0 to 1."
-    assert line_chart("x", "", [1, 2], {"a": [None, float("inf")]}, "epoch") is None
+    assert titles == [
+        f"epoch {i}, training: {value}" for i, value in ((1, 0), (2, 1), (4, 2), (6, 1))
+    ]
+    assert chart.description == "x, , epoch 1 to 6: training 0 to 1."
+    assert lines(None, float("inf")) is None
 
 
 @given(st.lists(st.floats(-1e9, 1e9), min_size=2, max_size=60), st.sampled_from([None, 0, 0.1]))

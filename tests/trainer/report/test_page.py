@@ -75,13 +75,12 @@ def test_class_figures_by_hand() -> None:
 
 def test_the_page_has_no_external_resources(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     evaluation = classified([0, 1, 2, 0], [0, 2, 1, 1])
-    parts: dict[str, Any] = {"title": "cnn", "facts": {"seed": "7"}, "history": history_of(5)}
-    parts |= {"evaluation": evaluation, "subset": validation_of(folder)}
-    path = write_report(str(tmp_path / "new" / "report"), **parts)
+    made = page_of("cnn", {"seed": "7"}, history_of(5), evaluation, validation_of(folder))
+    path = write_report(str(tmp_path / "new" / "report"), made)
     assert path == str(tmp_path / "new" / "report" / "index.html")
     (tmp_path / "file").write_text("")
     with refused("", "index.html", "output or report"):
-        write_report(str(tmp_path / "file"), **parts)
+        write_report(str(tmp_path / "file"), made)
     assert [p.name for p in pathlib.Path(path).parent.iterdir()] == ["index.html"]
     text = pathlib.Path(path).read_text("utf-8")
     page = Page(text)

@@ -8,13 +8,10 @@ from keras.callbacks import LambdaCallback
 from keras.optimizers import SGD
 
 import imageshards as ims
-from imageshards.errors import UserError
-from tests.support.errors import refused
 from tests.support.tiny_models import linear
 from trainer.models.freezing import Frozen
-from trainer.models.step import Execution
 from trainer.training import callbacks
-from trainer.training.callbacks import MetricsFile, NaNGuard, WaitingTime
+from trainer.training.callbacks import MetricsFile, WaitingTime
 
 STEPS = 4
 
@@ -22,22 +19,6 @@ STEPS = 4
 def _fit(train: Any, optimizer: Any, *callbacks: Any, epochs: int = 2) -> None:
     steps: dict[str, Any] = {"steps_per_epoch": STEPS, "epochs": epochs, "verbose": 0}
     linear(optimizer).fit(train.dataset(), callbacks=list(callbacks), **steps)
-
-
-class _Devices(Execution):
-    """Takes steps in no time, which end when their thread is told so, on a clock of its own."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda batch: {})
-        self.now = 0.0
-
-    def take(self, batches: Any, steps: int) -> dict[str, Any]:
-        """`batches` is (seconds until the batch is there, the second at which the step ends)."""
-        self.calls += 1
-        begun, (fetch_sec, self.end) = self.now, batches
-        self.now += fetch_sec
-        self.fetch_sec = begun, self.now
-        return {"loss": tf.constant(self.end)}
 
 
 @pytest.mark.parametrize(
@@ -51,29 +32,19 @@ class _Devices(Execution):
     ],
 )
 def test_devices_wait_from_the_end_of_a_step_until_the_next_batch(monkeypatch, steps, wait_sec):
-    devices, waiting = _Devices(), WaitingTime(8)
-    monkeypatch.setattr("time.perf_counter", lambda: devices.now)
-    monkeypatch.setattr(callbacks, "_end_of_step", lambda logs: (float(logs["loss"]), 1.0))
-    for step in steps:
-        waiting.take(devices, step, 1)
+    now_sec, waiting = 0.0, WaitingTime(8)
+    monkeypatch.setattr("time.perf_counter", lambda: now_sec)
+    monkeypatch.setattr(callbacks, "_end_of_step", lambda logs: float(logs["loss"]))
+    for number, (fetch_sec, end_sec) in enumerate(steps):
+        begun_sec, now_sec = now_sec, now_sec + fetch_sec
+        waiting.measure(begun_sec, now_sec, {"loss": tf.constant(end_sec)}, number > 0)
+    waiting.pause()
+    now_sec += 100.0  # a checkpoint or a validation
     waiting.pause()
     assert waiting.wait_sec == pytest.approx(wait_sec)
     # The first step traces: nothing of it counts.
     assert waiting.images == 3 * 8
     assert waiting.train_sec == pytest.approx(sum(fetch for fetch, _ in steps[1:]))
-
-
-def test_pauses_and_keras_fit_are_not_measured(train, monkeypatch):
-    with refused("callbacks", "WaitingTime"):  # Keras's own fit says nothing of waiting.
-        _fit(train, "sgd", WaitingTime(8))
-    devices, waiting = _Devices(), WaitingTime(8)
-    monkeypatch.setattr("time.perf_counter", lambda: devices.now)
-    waiting.load_state_dict({"train_sec": 2.0, "wait_sec": 1.0, "images": 8})
-    for fetch_sec in (5.0, 1.0):
-        waiting.take(devices, (fetch_sec, devices.now + fetch_sec), 1)
-        waiting.pause()
-        devices.now += 100.0  # a checkpoint or a validation
-    assert (waiting.train_sec, waiting.images) == (3.0, 16)
 
 
 def test_metrics_file_has_an_object_per_epoch_also_of_a_resumed_run(train, tmp_path):
@@ -108,16 +79,6 @@ def test_the_file_has_the_rate_of_the_last_change_of_weights(train, tmp_path, ac
     metrics = MetricsFile(str(tmp_path / "m.jsonl"))
     _fit(train, SGD(schedule, gradient_accumulation_steps=accumulated), metrics)
     assert [r["learning_rate"] for r in metrics.history] == rates
-
-
-def test_a_nan_loss_ends_the_training_with_a_clear_error(train):
-    waiting = WaitingTime(8)
-    guard = NaNGuard(waiting, UserError)
-    with pytest.raises(UserError, match="^the loss became (nan|inf)$"):
-        ims.fit(linear(SGD(1e38)), train, epochs=9, callbacks=[waiting, guard], verbose=0)
-    ims.fit(linear(), train, callbacks=[waiting, guard], verbose=0)
-    with pytest.raises(UserError, match="^the loss became inf$"):  # also of the last step
-        guard.on_epoch_end(0, {"loss": float("inf")})
 
 
 def test_layers_that_a_callback_frees_train_from_then_on(train):

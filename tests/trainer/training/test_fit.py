@@ -13,8 +13,8 @@ EVERYWHERE = [*(f"train_batch_end:{step}" for step in (1, 2, 3, 4, 5)), "epoch_e
 EVERYWHERE[2:2] = ["test_begin:2", "epoch_end:2"]
 
 
-def _fit(shapes: pathlib.Path, run: object, replicas: int, kill: str = "no", size: int = 1) -> Any:
-    return run_forked("tests.support.resumed_fit", shapes, run, replicas, kill, size)
+def _fit(shapes: pathlib.Path, run: object, replicas: int, kill: str = "no") -> Any:
+    return run_forked("tests.support.resumed_fit", shapes, run, replicas, kill)
 
 
 def _result(done: Any) -> Any:
@@ -39,21 +39,17 @@ def test_a_run_killed_anywhere_ends_up_as_if_undisturbed(shapes, tmp_path, repli
     assert _result(_fit(shapes, tmp_path / "killed", replicas)) == undisturbed
     # Finished: called again it trains nothing, and gives the same.
     assert _result(_fit(shapes, tmp_path / "one", replicas)) == undisturbed
-    if replicas > 1:  # The same where a call takes several steps.
-        assert _fit(shapes, tmp_path / "two", 2, "train_batch_end:4", 2).returncode == -9
-        found = _result(_fit(shapes, tmp_path / "two", 2, size=2))
-        assert [found[k] == undisturbed[k] for k in ("digest", "history")] == [True, True]
 
 
-@pytest.mark.parametrize(("name", "size"), [("SIGTERM", 1), ("SIGINT", 2)])
-def test_a_signal_saves_and_is_a_keyboard_interrupt(shapes, tmp_path, name, size):
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_saves_and_is_a_keyboard_interrupt(shapes, tmp_path, name):
     resume = ": saved; run the same command again to"
     for folder, more in ((tmp_path, resume), ("none", "\n")):
-        done = _fit(shapes, folder, 1, f"{name}:{2 + size}", size)
+        done = _fit(shapes, folder, 1, f"{name}:3")
         assert done.returncode == -signal.SIGINT, done.stderr
         assert f"\nKeyboardInterrupt: {name}{more}" in done.stderr
     steps = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
-    assert steps[-1] == f"step-{2 + size:08}.npz"
+    assert steps[-1] == "step-00000003.npz"
 
 
 def test_replicas_whose_weights_differ_end_the_run(shapes, tmp_path):

@@ -195,8 +195,8 @@ def test_a_run_that_a_callback_ended_says_how_to_go_on(train, tmp_path, capsys):
 
     assert fit(5) == ([0, 1], "")
     epochs, said = fit(6)
-    assert epochs == [0, 1] and "in epoch 2, so nothing is trained" in said
-    assert "initial_epoch=2" in said and "overwrite=True" in said
+    assert epochs == [0, 1] and "after step 2 of 6, so nothing is trained" in said
+    assert "start over with overwrite=True" in said
     assert fit(6, checkpoint_dir=tmp_path / "more", initial_epoch=2) == ([2, 3, 4, 5], "")
     assert fit(6, overwrite=True) == ([0, 1], "")
 

@@ -99,7 +99,7 @@ def test_a_lost_store_ends_the_run_with_a_clear_error(store, output, monkeypatch
     store.fail(503, times=2, method="PUT")
     checkpoints.save(_state(5))  # It passed.
     store.fail(403, method="PUT")
-    resume = "then run the same command again to resume from the checkpoint before"
+    resume = "then run the same command again"
     with refused("output", "step 6", "403", resume):
         checkpoints.save(_state(6))
     assert checkpoints.steps() == [5]

@@ -69,9 +69,8 @@ def test_figures_equal_keras_figures_and_the_loss_falls(made, tmp_path, target, 
         ("values", {"loss": "binary_crossentropy"}, "mean_sq"),
         ("class", {"loss": "huber"}, "cross-entropy"),
         ("values", {"label_smoothing": 0.1}, "0.1"),
-        ("values", {"metrics": "top5"}, "mae, rmse, r2, mape"),
-        ("class", {"metrics": "Accuracy"}, "class probabilities"),
-        ("class", {"metrics": "rmse"}, "top5, auc, f1"),
+        ("values", {"metrics": "top5"}, "mae or rmse or r2 or mape"),
+        ("class", {"metrics": "rmse"}, "top5 or auc or f1"),
     ],
 )
 def test_a_loss_or_metric_of_another_kind_is_refused(target, flags, word):
