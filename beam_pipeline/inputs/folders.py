@@ -180,8 +180,9 @@ def files_matching(pattern: str, passes_over: PathFilter) -> Iterator[Found]:
     pattern = os.path.join(root, below)
     matches = re.compile(_translated(pattern), re.DOTALL).fullmatch
     start = len(root.rstrip("/")) + 1
-    # A store lists only names with this prefix.
-    stored = storage.files_from(layout.literal_prefix(pattern))
+    # A store lists only names with this prefix; a local folder is walked.
+    prefix = layout.literal_prefix(pattern)
+    stored = iter(()) if storage.is_local(root) else storage.files_from(prefix)
 
     def enters(folder: str) -> bool:
         return layout.may_match_inside(below, folder[start:])
