@@ -189,11 +189,16 @@ def _of_splits(
     # If the input defines other splits, the default splits may be empty.
     asked = set(wanted) != set(PlanOptions().splits) or set(found) <= set(wanted)
     missing = [split for split in wanted if split not in found]
-    if missing and asked and not (are_given and asks_splits):
+    if missing and asked and are_given and not asks_splits:
+        yield (
+            f"the input gives every image its split, {_shown(found)}, so none is in "
+            f"{_shown(missing)}; for other splits, make a second build with this dataset as "
+            "--input and with --splits"
+        )
+    elif missing and asked and not are_given:
         yield (
             f"{counted(len(missing), 'split')} got no image: {_shown(missing)}; give a larger "
-            "fraction by --splits, more images, or another --salt; if the input gives the splits, "
-            "make a second build with this dataset as --input and with --splits"
+            "fraction by --splits, more images, or another --salt"
         )
     for split in found:
         almost = difflib.get_close_matches(split.lower(), ("train", "validation"), 1, 0.8)
