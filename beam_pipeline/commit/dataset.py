@@ -49,6 +49,7 @@ from imageshards.manifest import (
     SHARD_NAME,
     TRAIN_NAMES,
     TRANSFORM_NAME,
+    FeatureSpec,
     File,
     Input,
     Manifest,
@@ -262,17 +263,7 @@ def manifest_of(
     spec: CommitSpec,
 ) -> Manifest:
     """Returns the manifest of a dataset whose shards are in place, without its `files`."""
-    transform = storage.join(spec.places.staging, TRANSFORM_NAME)
-    classes = list(plan.classes)
-    features = exported_features(transform)
-    exported = [] if plan.label == NONE else exported_classes(transform)
-    if exported != classes:
-        raise invalid(
-            "input",
-            f"the classes {classes[:5]} when it was planned and {exported[:5]} when its columns "
-            "were analysed, so it changed while it was read",
-            remedy="give the same command again",
-        )
+    features = _analysed_features(plan, storage.join(spec.places.staging, TRANSFORM_NAME))
     passed_over, names = counts_and_names(skipped)
     splits = _splits_of(shards, plan)
     stats = merge_stats(summary.stats.values())
@@ -290,7 +281,7 @@ def manifest_of(
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         splits=splits,
-        classes=classes,
+        classes=list(plan.classes),
         features={**record_features(plan.label), **features},
         image=msgspec.structs.replace(image, mean=tuple(mean), std=tuple(std)),
         listed=plan.num_images,
@@ -314,6 +305,20 @@ def manifest_of(
         fingerprint=fingerprint_of(manifest),
         warnings=printable_in([*spec.warnings, *warnings]),
     )
+
+
+def _analysed_features(plan: ShardPlan, transform: str) -> dict[str, FeatureSpec]:
+    """Returns the features of an exported transform; refuses one with other classes."""
+    classes = list(plan.classes)
+    exported = [] if plan.label == NONE else exported_classes(transform)
+    if exported != classes:
+        raise invalid(
+            "input",
+            f"the classes {classes[:5]} when it was planned and {exported[:5]} when its columns "
+            "were analysed, so it changed while it was read",
+            remedy="give the same command again",
+        )
+    return exported_features(transform)
 
 
 def _splits_of(shards: Iterable[FinalShard], plan: ShardPlan) -> dict[str, Split]:

@@ -172,69 +172,80 @@ def _held(folder: str) -> Iterator[None]:
         yield
 
 
+class _Part:
+    """The files of a cache that is filled; each record below `done` survives a loss of power.
+
+    Raises OSError if the disk is too full.
+    """
+
+    def __init__(self, folder: str, num_bytes: int, stack: contextlib.ExitStack) -> None:
+        self._pixels, self._records, self._ends = (
+            stack.enter_context(open(os.path.join(folder, name), mode))
+            for name, mode in (("pixels", "ab"), ("records", "ab"), ("ends", "ab+"))
+        )
+        # A file that was extended has holes, so only its blocks (of 512 bytes) take space.
+        needed = num_bytes - os.fstat(self._pixels.fileno()).st_blocks * 512
+        free = shutil.disk_usage(folder).free
+        if needed > free:
+            raise OSError(f"{needed / 1e9:.2f} GB are needed, {free / 1e9:.2f} GB are free")
+        self._ends.seek(0)
+        held = self._ends.read()
+        # A killed process may have left half a number, and more records than `ends` lists.
+        known = np.frombuffer(held[: len(held) // 8 * 8], np.int64)
+        self._end, self.done = (abs(int(known[-1])) if len(known) else 0), len(known)
+        self._pixels.truncate(num_bytes)  # extends the file at first; the last row stays black
+        self._records.truncate(self._end)
+        self._ends.truncate(8 * self.done)
+        # Decoding may take hours, so a mapping that the system refuses must fail before. The
+        # mapping lasts, so that decoding leaves as much of a limited address space.
+        self._reserved = _Mapped(self._pixels.name, num_bytes)
+        self._waiting: list[int] = []
+
+    def add(self, rests: Piece) -> None:
+        for rest in rests:
+            if isinstance(rest, RecordError):
+                self._end += self._records.write(json.dumps(rest.args[:4]).encode())
+                self._waiting.append(-self._end)  # the sign marks a damaged record
+            else:
+                self._end += self._records.write(rest)
+                self._waiting.append(self._end)
+        self.done += len(rests)
+
+    def save(self) -> None:
+        # `ends` is written last, so it lists only records that survive a loss of power.
+        self._records.flush()
+        os.fsync(self._pixels.fileno())
+        os.fsync(self._records.fileno())
+        self._ends.write(np.array(self._waiting, np.int64).tobytes())
+        self._ends.flush()
+        os.fsync(self._ends.fileno())
+        self._waiting.clear()
+
+
 def _fill(folder: str, subset: Subset, threads: int, reader: Source, hosts: int) -> None:
     """Decodes the pictures that `folder` lacks; raises OSError if the disk is too full."""
     count, first = subset.split.num_records, subset.pieces.first
     num_bytes = (count + 1) * math.prod(_row_shape(subset))
     with contextlib.ExitStack() as stack:
-        pixels, records, ends = (
-            stack.enter_context(open(os.path.join(folder, name), mode))
-            for name, mode in (("pixels", "ab"), ("records", "ab"), ("ends", "ab+"))
-        )
-        # A file that was extended has holes, so only its blocks (of 512 bytes) take space.
-        needed = num_bytes - os.fstat(pixels.fileno()).st_blocks * 512
-        free = shutil.disk_usage(folder).free
-        if needed > free:
-            raise OSError(f"{needed / 1e9:.2f} GB are needed, {free / 1e9:.2f} GB are free")
-        ends.seek(0)
-        held = ends.read()
-        # A killed process may have left half a number, and more records than `ends` lists.
-        known = np.frombuffer(held[: len(held) // 8 * 8], np.int64)
-        end, done = (abs(int(known[-1])) if len(known) else 0), len(known)
-        pixels.truncate(num_bytes)  # extends the file at first; the last row stays black
-        records.truncate(end)
-        ends.truncate(8 * done)
-        # Decoding may take hours, so a mapping that the system refuses must fail before. The
-        # mapping lasts, so that decoding leaves as much of a limited address space.
-        reserved = _Mapped(pixels.name, num_bytes)
+        part = _Part(folder, num_bytes, stack)
         each = ", on each host that has a --cache_folder of its own" * (hosts > 1)
         what = f"{counted(count, 'picture')} of {subset.split.name}"
         print(f"decoding {what} ({num_bytes / 1e9:.2f} GB{each}) to {folder}", file=sys.stderr)
-        waiting: list[int] = []
-
-        def save() -> None:
-            # `ends` is written last, so it lists only records that survive a loss of power.
-            records.flush()
-            os.fsync(pixels.fileno())
-            os.fsync(records.fileno())
-            ends.write(np.array(waiting, np.int64).tobytes())
-            ends.flush()
-            os.fsync(ends.fileno())
-            waiting.clear()
-
-        begun, before = time.monotonic(), done
-        todo = range(int(np.searchsorted(first, done)), len(first))
+        begun, before = time.monotonic(), part.done
+        todo = range(int(np.searchsorted(first, before)), len(first))
         decode = _piece_decoder(subset, os.path.join(folder, "pixels"))
         pieces = zip(todo, map_concurrently(reader.read, todo, READ_AHEAD_THREADS), strict=True)
 
         def line() -> str:
             seconds = time.monotonic() - begun
-            return "decoded " + rate_line(done, count, "pictures", seconds, before)
+            return "decoded " + rate_line(part.done, count, "pictures", seconds, before)
 
         with ProgressLine(line):
             for piece, rests in zip(todo, map_concurrently(decode, pieces, threads), strict=True):
-                for rest in rests:
-                    if isinstance(rest, RecordError):
-                        end += records.write(json.dumps(rest.args[:4]).encode())
-                        waiting.append(-end)  # the sign marks a damaged record
-                    else:
-                        end += records.write(rest)
-                        waiting.append(end)
-                done += len(rests)
+                part.add(rests)
                 if piece % _SAFE_PIECES == 0:
-                    save()
-            save()
-        del reserved
+                    part.save()
+            part.save()
 
 
 def _piece_decoder(subset: Subset, path: str) -> Callable[[tuple[int, Piece]], Piece]:
