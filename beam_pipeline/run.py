@@ -11,10 +11,8 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import imageshards
 from beam_pipeline import cli
@@ -29,12 +27,15 @@ from beam_pipeline.options import BuildOptions
 from beam_pipeline.progress import BuildSummary, final_table, pool_line
 from beam_pipeline.runners.flags import LOCAL_RUNNERS, runner_name
 from imageshards import storage
+from imageshards.commands.command_line import on_signals
 from imageshards.errors import LeaseLostError, UserError
 from imageshards.manifest import LOCK_NAME, PAGE_NAME, REPORT_NAME, STAGING_NAME
 from imageshards.manifest.file import load_manifest
 from imageshards.progress import ProgressLine, activity_line, note_activity
 from imageshards.storage.concurrency import STOPPED, available_cores
 from imageshards.storage.lease import Job, output_lock
+
+_STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
@@ -51,7 +52,10 @@ def run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
         raise KeyboardInterrupt
 
     try:
-        with _on_signal(stop), storage.using(StoreConfig.of_arguments(beam_args).settings()):
+        with (
+            on_signals(stop, *_STOPS),
+            storage.using(StoreConfig.of_arguments(beam_args).settings()),
+        ):
             return _run(options, beam_args)
     except LeaseLostError:
         raise  # the lock stopped the job by a signal, as Ctrl-C does, but this error says why
@@ -60,20 +64,6 @@ def run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
         if STOPPED.is_set():
             raise KeyboardInterrupt from e
         raise
-
-
-@contextlib.contextmanager
-def _on_signal(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Handles Ctrl-C and SIGTERM by a function, if this is the main thread."""
-    # Python lets only the main thread set handlers; elsewhere the caller's handlers stay.
-    is_main = threading.current_thread() is threading.main_thread()
-    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler_before in before.items():
-            signal.signal(number, handler_before)
 
 
 def _run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
@@ -122,7 +112,7 @@ def _beam_for_a_build() -> Iterator[None]:
     # an error of a handler, or print a traceback.
     signals: list[int] = []
     was_enabled, thresholds = gc.isenabled(), gc.get_threshold()
-    with _on_signal(lambda number, frame: signals.append(number)):
+    with on_signals(lambda number, frame: signals.append(number), *_STOPS):
         # The import takes 2.5 CPU s, and 0.4 to 0.7 s less without the garbage collector. Freezing
         # its 215,000 objects saves each later full collection 0.3 s.
         gc.disable()

@@ -180,7 +180,7 @@ def split_records(data: bytes) -> list[bytes] | None:
     payloads, at, end = [], 0, len(data)
     view = memoryview(data)  # A slice of a view copies nothing.
     while at < end:
-        if end - at < HEADER_BYTES + FOOTER_BYTES or not is_header(data[at : at + HEADER_BYTES]):
+        if end - at < FRAME_BYTES or not is_header(data[at : at + HEADER_BYTES]):
             return None
         start = at + HEADER_BYTES
         at = start + _LENGTH.unpack_from(data, at)[0]

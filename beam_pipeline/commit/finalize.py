@@ -28,7 +28,7 @@ from imageshards.errors import ImageError, IndexDamageError, OutputError
 from imageshards.index import moved_rows, read_shard_index, write_index
 from imageshards.manifest import File, Shard
 from imageshards.progress import note_activity
-from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
+from imageshards.tfrecord import FRAME_BYTES
 
 
 class Move(NamedTuple):
@@ -257,8 +257,9 @@ def _labels_in(table: pa.Table) -> list[Any]:
 
 def _refs_to(table: pa.Table, folder: str) -> list[ImageRef]:
     columns = (table[name].to_pylist() for name in ("shard", "offset", "num_bytes"))
-    framing = HEADER_BYTES + FOOTER_BYTES
     return [
-        ImageRef("", storage.join(folder, file), "", size_bytes=size - framing, offset_bytes=offset)
+        ImageRef(
+            "", storage.join(folder, file), "", size_bytes=size - FRAME_BYTES, offset_bytes=offset
+        )
         for file, offset, size in zip(*columns, strict=True)
     ]

@@ -39,7 +39,7 @@ from imageshards.errors import Arg, UserError
 from imageshards.index import index_schema, read_shard_index
 from imageshards.manifest import NONE, ONE, RECORD_NAMES, SEVERAL, TRANSFORM_NAME, Manifest, Shard
 from imageshards.manifest.file import Origin, load_manifest
-from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
+from imageshards.tfrecord import FRAME_BYTES
 from imageshards.typed import convert
 
 # Image options that decide the bytes of a record's picture → their flags.
@@ -295,7 +295,7 @@ def list_records(
         mtime_ns=int(entry.sha256[:15], 16),
     )  # fmt: skip
     for key, offset, num_bytes, source_bytes, label in zip(*found, strict=True):
-        size_bytes = num_bytes - HEADER_BYTES - FOOTER_BYTES
+        size_bytes = num_bytes - FRAME_BYTES
         yield blank._replace(
             key=key, label=label, size_bytes=size_bytes, offset_bytes=offset,
             source_bytes=source_bytes,

@@ -51,7 +51,7 @@ from imageshards.errors import UserError
 from imageshards.manifest import ONE, FeatureSpec
 from imageshards.progress import note_activity
 from imageshards.text import counted
-from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
+from imageshards.tfrecord import FRAME_BYTES
 from imageshards.typed import decode
 
 
@@ -183,9 +183,7 @@ def mean_record_bytes(
         return 0.0
     files = [ref for ref in survey.sample.refs if not ref.is_record]
     # Records are copied, so their size is known. Files have to be encoded for it.
-    sizes = [
-        HEADER_BYTES + ref.size_bytes + FOOTER_BYTES for ref in survey.sample.refs if ref.is_record
-    ]
+    sizes = [FRAME_BYTES + ref.size_bytes for ref in survey.sample.refs if ref.is_record]
     if files:
         encoded = encoded_sizes(RefBatch(files), options, urls)
         sizes += [RECORD_OVERHEAD_BYTES + size for size in encoded]

@@ -26,7 +26,7 @@ from imageshards.manifest import (
     record_features,
 )
 from imageshards.storage import map_concurrently
-from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
+from imageshards.tfrecord import FRAME_BYTES
 
 # Reject reason of a record whose bytes are damaged; unlike a read error, it is permanent.
 DAMAGED = "damaged_record"
@@ -88,7 +88,7 @@ def _read_window(refs: Sequence[ImageRef]) -> list[bytes | ImageError]:
 
 
 def _end_of(ref: ImageRef) -> int:
-    return ref.offset_bytes + ref.size_bytes + FOOTER_BYTES + HEADER_BYTES
+    return ref.offset_bytes + ref.size_bytes + FRAME_BYTES
 
 
 def _read_range(refs: list[ImageRef]) -> dict[tuple[str, int], bytes | ImageError]:

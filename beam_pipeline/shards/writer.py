@@ -35,7 +35,7 @@ from imageshards.example import Values, decode_example, encode_example
 from imageshards.index import IndexRows, encode_index, index_table
 from imageshards.manifest.file import Reject
 from imageshards.text import printable
-from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES, frame_record
+from imageshards.tfrecord import FRAME_BYTES, frame_record
 
 # A record has about 20 kB, so one write to the file is for some fifty records.
 _BUFFER_BYTES = 1 << 20
@@ -150,7 +150,7 @@ class _Shard:
             encode.ns += record.encode_ns
             with write.running():
                 records.write(record.payload)
-            frame_bytes = HEADER_BYTES + len(record.payload) + FOOTER_BYTES
+            frame_bytes = FRAME_BYTES + len(record.payload)
             self._rows.add(record.features, frame_bytes, record.source_bytes)
             self.watch.add(1, len(data), 0)
         for reject in rejects.rejects:

@@ -20,7 +20,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, TypeVar
 
@@ -131,23 +131,15 @@ class Hosts:
         self._outbox.join()
         return values
 
-    def concatenate(
-        self,
-        name: str,
-        arrays: Mapping[str, np.ndarray],
-        join: Callable[[list[np.ndarray]], np.ndarray] = np.concatenate,
-    ) -> dict[str, np.ndarray]:
-        """Returns on all hosts the arrays of all hosts, joined along their first axis.
-
-        A `join`, for example a sum, takes the place of concatenation.
-        """
+    def concatenate(self, name: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns on all hosts the arrays of all hosts, joined along their first axis."""
         if self.count == 1:
             return dict(arrays)
         file = io.BytesIO()
         np.savez(file, **dict[str, Any](arrays))
         found = self.exchange(name, file.getvalue())
         parts = [np.load(io.BytesIO(one), allow_pickle=False) for one in found]
-        return {each: join([part[each] for part in parts]) for each in arrays}
+        return {each: np.concatenate([part[each] for part in parts]) for each in arrays}
 
     def compare(self, settings: Mapping[str, object]) -> None:
         """Refuses, on all hosts, settings (JSON values by name) that differ between two hosts."""

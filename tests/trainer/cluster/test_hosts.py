@@ -58,12 +58,11 @@ def test_all_hosts_get_the_values_of_all_hosts_in_order() -> None:
             "b": np.full((1, 2), hosts.index, np.float32),
         }
         whole = hosts.concatenate("arrays", arrays)
-        whole |= hosts.concatenate("sums", {"sum": arrays["b"]}, lambda parts: np.sum(parts, 0))
         shared = hosts.exchange("bytes", b"of %d" % hosts.index)
         listed = {name: array.tolist() for name, array in whole.items()}
         return hosts.gather("value", [hosts.index]), b"\n".join(shared), listed
 
-    whole = {"a": [0, 0, 1, 0, 1, 2], "b": [[0, 0], [1, 1], [2, 2]], "sum": [[3, 3]]}
+    whole = {"a": [0, 0, 1, 0, 1, 2], "b": [[0, 0], [1, 1], [2, 2]]}
     assert on_hosts(3, body) == [([[0], [1], [2]], b"of 0\nof 1\nof 2", whole)] * 3
 
 
