@@ -24,7 +24,7 @@ from trainer.config import OptimizerConfig, ReadConfig, RunConfig
 from trainer.reader.batches import open_data
 from trainer.strengths import Augment
 from trainer.training.open_run import Epochs
-from trainer.training.run import begin, build_and_compile
+from trainer.training.run import begin, build_and_compile, check
 
 DENSE = "tests.support.tiny_models:dense"
 Shown = Callable[[RunConfig], Any]
@@ -56,7 +56,9 @@ def length(config: RunConfig) -> Any:
 def network(config: RunConfig) -> Any:
     """The model, ready for its first step."""
     config = dataclasses.replace(config, dry_run=True)
-    run = begin(config, *open_data(config.read), tf.distribute.get_strategy())
+    data, devices = open_data(config.read), tf.distribute.get_strategy()
+    check(config, data[0], devices)
+    run = begin(config, *data, devices)
     built = build_and_compile(config, run, config.model)
     model, later = built.model, built.frozen and built.frozen._schedule
     layers = [(layer.get_config(), layer.trainable) for layer in model.layers]

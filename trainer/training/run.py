@@ -75,6 +75,7 @@ def train(
     # TensorFlow can divide a CPU into logical devices only before it uses the CPU.
     devices = strategy.make_strategy(config.replicas, config.read.batch_size, hosts)
     name = model.resolve_name(config.model)
+    check(config, training, devices)  # before --overwrite removes an earlier run
     # Every host has its own output folder here (`only_chief_writes`). A dry run writes a picture.
     with begin_run(config.output, config.overwrite and not config.dry_run):
         run = begin(config, training, validation, devices, hosts)
@@ -90,6 +91,13 @@ def train(
             return metrics.history[-1]
 
 
+def check(config: RunConfig, training: TrainingData, devices: tf.distribute.Strategy) -> None:
+    """Refuses settings that these devices cannot train with."""
+    check_keras()
+    training.check_pairs(devices.num_replicas_in_sync)
+    config.check_unfreezing(Epochs.of(training, config.epochs, config.steps).count)
+
+
 def begin(
     config: RunConfig,
     training: TrainingData,
@@ -97,16 +105,13 @@ def begin(
     devices: tf.distribute.Strategy,
     hosts: Hosts = ONE_HOST,
 ) -> Run:
-    """Begins a run in the output folder, or continues it. A dry run continues and saves nothing.
+    """Begins a run in the output folder, or continues it; chooses the side that augments.
 
-    Refuses settings that these devices cannot train with; chooses the side that augments.
+    A dry run continues and saves nothing.
     """
-    check_keras()
-    training.check_pairs(devices.num_replicas_in_sync)
     augment_on = resolve_augment_on(training.augment_on, strategy.gpu_count())
     training = dataclasses.replace(training, augment_on=augment_on)
     epochs = Epochs.of(training, config.epochs, config.steps)
-    config.check_unfreezing(epochs.count)
     saving = Saving(
         None if config.dry_run else config.output,
         settings_of(config, training),

@@ -144,3 +144,12 @@ def test_a_mistake_is_one_sentence(shapes, tmp_path, flags, sentence, capsys):
     assert train(train_flags(shapes, tmp_path, *flags)) == 2
     said = capsys.readouterr().err
     assert sentence in said and said.count("\n") == 1, said
+
+
+def test_settings_are_refused_before_overwrite_removes_a_run(shapes, tmp_path, capsys):
+    for name in (".run", "metrics.jsonl"):
+        (tmp_path / name).touch()
+    more = ("--overwrite", "--weights", tmp_path, "--freeze", "all", "--unfreeze_after", 9)
+    assert train(train_flags(shapes, tmp_path, *more)) == 2
+    assert "--unfreeze_after received 9" in capsys.readouterr().err
+    assert (tmp_path / "metrics.jsonl").exists()
