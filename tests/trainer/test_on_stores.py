@@ -78,8 +78,8 @@ def test_adopted_records_in_a_store_are_read_like_local_ones(store, local, tmp_p
         (here / path.name).write_bytes(path.read_bytes())
         storage.copy(str(path), f"{there}/{path.name}")
     pointing = str(tmp_path / "pointing")
-    for places in ((str(here),), (there,), (there, pointing)):
-        adopt(*places)
+    for place, output in ((here, None), (there, None), (there, pointing)):
+        adopt(place, output=output)
     expected = _opened(here)
     with pytest.raises(UserError, match=f"'{there}'.*records_root"):
         _opened(pointing)
