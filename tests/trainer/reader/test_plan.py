@@ -81,21 +81,6 @@ def test_chosen_and_repeated_records_come_as_often_as_requested(shards, batch, d
     assert sorted(read(filtered, 0, filtered.num_records)) == np.flatnonzero(classes >= 0).tolist()
 
 
-@given(BATCHES, st.sampled_from([1, 2, 3, 4, 8, 64, 1024]))
-def test_hosts_follow_only_the_streams_of_their_places(batch, hosts):
-    batch *= hosts
-    deal, share = Deal.of_batch(batch), batch // hosts
-    parts = [deal.turns_within(h * share, (h + 1) * share, batch) for h in range(min(hosts, 9))]
-    if STREAMS % hosts == 0 and batch >= STREAMS:
-        assert {len(one) for one in parts} == {STREAMS // hosts}
-        assert all(len(places) == deal.turn(v) for one in parts for v, places in one.items())
-    for host, turns in enumerate(parts):
-        positions = np.arange(deal.period)
-        mine = positions[positions % batch // share == host]
-        found = [int(deal.first(v)) + place for v, places in turns.items() for place in places]
-        assert found == mine.tolist()
-
-
 @settings(max_examples=40)
 @given(SHARDS, st.integers(1, 70), st.integers(2, 3), st.integers(0, 5))
 def test_rows_of_a_host_hold_the_records_of_its_places(shards, share, hosts, periods):

@@ -93,17 +93,6 @@ def test_an_iterator_keeps_a_dataset_that_nobody_holds_and_operations_may_be_det
     run(script, folder)
 
 
-def test_a_program_ends_while_iterators_read_ahead(folder):
-    """Without the hook about every third of these programs never ends."""
-    script = """
-    kept = [iter(training_data(subset, 8).batches()) for _ in range(3)]
-    for one in kept:
-        next(one)
-    """
-    for _ in range(2):
-        run(script, folder)
-
-
 def test_the_end_of_the_program_drops_queued_reads(folder, tmp_path):
     """Reads wait until the program ends; those behind them would be made after its end."""
     script = """

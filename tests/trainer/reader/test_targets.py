@@ -124,8 +124,6 @@ def test_chosen_labels_select_the_records_with_one_of_them(made):
             "inputs",
             ["'hole'", "1,nan", "another column"],
         ),
-        ({"target": "rgb", "classes": ["a"]}, "classes", ["a", "rgb, 3 numbers"]),
-        ({"target": "rgb", "balance": "weights"}, "balance", ["weights", "3 numbers"]),
         ({"sample_weight": "gap"}, "sample_weight", ["'gap'", "nan in record 4"]),
         ({"sample_weight": "rgb"}, "sample_weight", ["float32 of shape [3]"]),
     ],

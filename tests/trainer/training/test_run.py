@@ -133,8 +133,6 @@ def test_a_functional_model_brings_its_loss_metrics_and_optimizer(shapes, tmp_pa
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--model", f"{MODELS}:contrastive", "--learning_rate", 0.5],
-         "--learning_rate received 0.5 with a compiled model"),
         (["--metrics", "top_5"], "--metrics received 'top_5'; expected top5 or auc or f1"),
         (["--callbacks", f"{MODELS}:broken_callbacks"], "returned str; expected a list of"),
         (["--callbacks", f"{MODELS}:calbacks"], "has no function 'calbacks'; expected one of"),

@@ -67,8 +67,6 @@ def test_figures_equal_keras_figures_and_the_loss_falls(made, tmp_path, target, 
     ("target", "flags", "word"),
     [
         ("values", {"loss": "binary_crossentropy"}, "mean_sq"),
-        ("class", {"loss": "huber"}, "cross-entropy"),
-        ("values", {"label_smoothing": 0.1}, "0.1"),
         ("values", {"metrics": "top5"}, "mae or rmse or r2 or mape"),
         ("class", {"metrics": "rmse"}, "top5 or auc or f1"),
     ],
