@@ -48,7 +48,7 @@ def folder(tmp_path_factory):
 
 
 def test_a_deleted_dataset_leaves_nothing_behind(folder, tmp_path):
-    """Each reader carries 4 MiB here, so that 200 of them would be seen."""
+    """Each reader carries 4 MiB here, so that 75 of them would be seen."""
     script = """
     def count():
         gc.collect()
@@ -65,10 +65,10 @@ def test_a_deleted_dataset_leaves_nothing_behind(folder, tmp_path):
             list(training_data(subset, 8, read_options=options).batches().take(2))
         return count()
 
-    threads, files, megabytes = use(50)
-    more_threads, more_files, more_megabytes = use(150)
+    threads, files, megabytes = use(25)
+    more_threads, more_files, more_megabytes = use(75)
     assert more_threads <= max(threads, 40) and more_files <= files, (more_threads, more_files)
-    assert more_megabytes - megabytes < 200, (megabytes, more_megabytes)
+    assert more_megabytes - megabytes < 100, (megabytes, more_megabytes)
     """
     run(script, folder, tmp_path / "cache")
 

@@ -138,6 +138,7 @@ def test_records_without_the_target_are_left_out_and_counted(made, target):
     data = ims.open(made)
     train = data.train(batch_size=11, target=target, augment="none")
     assert (train.num_records, train.steps_per_epoch, train.subset.missing_target) == (22, 2, 2)
+    assert f", target {target}, " in repr(train)
     batches = [*train.batches().take(2).as_numpy_iterator()]
     read = np.concatenate([batch["record"] for batch in batches])
     assert sorted(read.tolist()) == sorted({*range(24)} - {4, 5})

@@ -166,7 +166,10 @@ def _compare_to_keras(train: Any, batches: Any, make: Callable[[keras.Model], An
     _check_close(ours, theirs)
 
 
-@pytest.mark.parametrize("hook", HOOKS.split())
+STOPS = "train_begin epoch_begin train_batch_end test_begin epoch_end train_end"
+
+
+@pytest.mark.parametrize("hook", STOPS.split())
 def test_a_callback_may_stop_the_training_at_any_hook(train, batches, hook):
     def stops_at_second_call(model: keras.Model) -> Any:
         def stop(call: int) -> None:

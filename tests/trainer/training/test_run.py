@@ -113,7 +113,7 @@ def test_several_hosts_evaluate_the_best_model_together(misleading, tmp_path):
 
 
 def test_a_functional_model_brings_its_loss_metrics_and_optimizer(shapes, tmp_path, capsys):
-    flags = train_flags(shapes, tmp_path, "--model", f"{MODELS}:multi_label", "--callbacks")
+    flags = train_flags(shapes, tmp_path, "--model", f"{MODELS}:compiled", "--callbacks")
     flags += [f"{MODELS}:callbacks", "--epochs", "9"]
     assert train(flags) == 0
     names = "'accuracy', 'images_per_second', 'loss', 'val_accuracy', 'val_loss', 'wait_fraction'"

@@ -109,7 +109,6 @@ def test_hosts_leave_out_broken_records_and_train_a_compiled_model_like_one_host
     ran.append(run_forked("trainer", *_flags(broken, one, *more, "--replicas", 2)))
     assert [each.returncode for each in ran] == [0, 0, 0], ran[0].stderr + ran[2].stderr
     assert (digest(hosts), metrics(hosts)) == (digest(one), metrics(one))
-    assert all("2 broken records left out:" in each.stdout for each in (ran[0], ran[2]))
     # Its own figure, of both splits; those of a classifier are there, and empty.
     (found,) = metrics(hosts)
     assert found["distance"] > 0 and found["val_distance"] > 0
