@@ -5,8 +5,6 @@ import pytest
 from benchmarks import reader_cases, reader_rounds, waits
 from benchmarks.cases import Settings
 from benchmarks.reader_kinds import Job
-from benchmarks.slow_store import counts, slow_store
-from imageshards import storage
 from tests.support.builds import class_folders
 
 pytestmark = pytest.mark.process
@@ -47,15 +45,3 @@ def test_waits_of_an_accelerator_are_those_of_the_time_that_it_does_not_compute(
     assert found["startup_msec"] > 0 and 0 < found["utilization"] < 1
     assert found["pass_end_msec"] > 0  # every third batch has the last of 96 records
     assert list(found["wait_msec"]) == ["median", "p99", "p99.9"]
-
-
-def test_a_slow_store_gives_files_and_ranges_and_counts_their_bytes(tmp_path):
-    (tmp_path / "a b").mkdir()
-    (tmp_path / "a b" / "one.bin").write_bytes(bytes(range(100)))
-    with slow_store(tmp_path, slow_every=0) as bucket:
-        path = f"{bucket}/a b/one.bin"
-        assert storage.read(path) == bytes(range(100))
-        assert storage.read_range(path, 20, 30) == bytes(range(20, 30))
-        assert counts() == (2, 110)
-        with pytest.raises(FileNotFoundError):
-            storage.read(f"{bucket}/a b/two.bin")

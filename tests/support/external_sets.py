@@ -16,7 +16,7 @@ from trainer.dataset.subset import Subset
 
 def jpeg(kind: int = 0, seed: int = 0, size_px: tuple[int, int] = (32, 40)) -> bytes:
     """An encoded picture of class `kind`, 0 to 2."""
-    return saved(draw_shape(kind, np.random.default_rng(seed), size_px, False))
+    return saved(draw_shape(kind, np.random.default_rng(seed), size_px))
 
 
 def example(features: Mapping[str, Any]) -> bytes:

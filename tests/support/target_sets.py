@@ -26,6 +26,7 @@ COLUMNS: dict[str, dict[str, Any]] = {
     "far": {"dtype": "float32", "shape": []},
     "lost": {"dtype": "float32", "shape": []},
     "wide": {"dtype": "float32", "shape": [17]},
+    "price": {"dtype": "float32", "shape": []},
 }
 # Of `channels` and `words`, in the order of the classes.
 CHANNELS, WORDS = (3, 5, 20), ("blue", "green", "red")
@@ -46,7 +47,8 @@ def columns_of(number: int) -> dict[str, Any]:
         # Those that are high, the first of them twice.
         "channels": [CHANNELS[i] for i in (*high[:1], *high)],
         "words": [WORDS[2 - i].encode() for i in high],
-        "weight": [number % 3 / 2], "far": [float("inf") if number == 6 else 1.0],
+        "weight": [number % 3 / 2], "price": [float(round(1e5 + 4e5 * rgb.mean()))],
+        "far": [float("inf") if number == 6 else 1.0],
         # Record 4 says that values are missing, record 5 lacks them.
         "gap": {4: [float("nan")], 5: []}.get(number, [1.0]), "lost": [float("nan")],
         "wide": [float(number)] * 16 + [-1.0],

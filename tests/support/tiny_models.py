@@ -85,46 +85,6 @@ def contrastive(inputs: Mapping[str, Any], num_classes: int) -> keras.Model:
     return model
 
 
-class Hot(keras.Model):
-    """Several labels: its target is the column `hot`, which Keras's loss and metrics are given."""
-
-    def train_step(self, data: Any) -> Any:
-        x, _, weight = data
-        with tf.GradientTape() as tape:
-            shares = self(x, training=True)
-            loss = self.compute_loss(x, x["hot"], shares, weight)
-        gradients = tape.gradient(loss, self.trainable_variables)
-        self.optimizer.apply(gradients, self.trainable_variables)
-        return self.compute_metrics(x, x["hot"], shares, weight)
-
-    def test_step(self, data: Any) -> Any:
-        x, _, weight = data
-        return self.compute_metrics(x, x["hot"], self(x, training=False), weight)
-
-
-def hot(inputs: Mapping[str, Any], num_classes: int) -> keras.Model:
-    x = layers.Flatten()(layers.Rescaling(1 / 255)(inputs["image"]))
-    model = Hot(dict(inputs), layers.Dense(num_classes, activation="sigmoid")(x))
-    right = keras.metrics.BinaryAccuracy(name="right")
-    weighted = [right, keras.metrics.AUC(multi_label=True, name="auc")]
-    sgd = keras.optimizers.SGD(0.01, clipnorm=0.1)
-    model.compile(sgd, "binary_crossentropy", weighted_metrics=weighted)
-    return model
-
-
-def multi_label(inputs: Mapping[str, Any], num_classes: int) -> keras.Model:
-    """Compiled, functional: a sigmoid for every class, and no other way to say what is lost."""
-    picture = keras.Input(inputs["image"].shape[1:], dtype="uint8")
-    x = layers.Flatten()(layers.Rescaling(1 / 255)(picture))
-    model = keras.Model(picture, layers.Dense(num_classes, activation="sigmoid")(x))
-
-    def loss(label: Any, shares: Any) -> Any:
-        return keras.losses.binary_crossentropy(keras.ops.one_hot(label, num_classes), shares)
-
-    model.compile(keras.optimizers.Adam(0.01), loss, weighted_metrics=["accuracy"])
-    return model
-
-
 def compiled(inputs: Mapping[str, Any], num_classes: int) -> keras.Model:
     """A classifier as Keras's guides have it: probabilities, and a layer that is not registered."""
     picture = keras.Input(inputs["image"].shape[1:], dtype="uint8")

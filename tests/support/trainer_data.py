@@ -24,7 +24,7 @@ RECORD_FEATURES: dict[str, Any] = {
 }
 
 
-def draw_shape(kind, rng, size_px, grey) -> Image.Image:
+def draw_shape(kind, rng, size_px) -> Image.Image:
     """A filled shape of random place, size and colour; `size_px` is (height, width)."""
     height, width = size_px
     ground = rng.integers(0, 256, 3)
@@ -40,7 +40,7 @@ def draw_shape(kind, rng, size_px, grey) -> Image.Image:
         draw.polygon([(x, y - radius), (x + radius, y + radius), (x - radius, y + radius)], fill)
     else:
         (draw.rectangle if kind else draw.ellipse)(box, fill=fill)
-    return image.convert("L") if grey else image
+    return image
 
 
 # Which features of records an adopted dataset names.
@@ -51,9 +51,8 @@ ROLES = {
 
 
 def make_dataset(
-    folder, num_records, *, num_shards=3, size_px=((64, 64),), grey=False, mode="crop",
-    first_label=0, hot=False,
-) -> pathlib.Path:  # fmt: skip
+    folder, num_records, *, num_shards=3, size_px=((64, 64),), mode="crop", first_label=0, hot=False
+) -> pathlib.Path:
     """Writes shards and `manifest.json`; record i is named `<split>-<i>`, of class i % 3.
 
     Where `hot` is asked for, a column of this name has a 1 for the class, int64 [3].
@@ -66,8 +65,8 @@ def make_dataset(
     for split, count in num_records.items():
         shards: list[list[bytes]] = [[] for _ in range(num_shards)]
         for i in range(count):
-            image = draw_shape(i % 3, rng, size_px[i % len(size_px)], grey)
-            means.append(np.asarray(image).reshape(-1, 1 if grey else 3).mean(0) / 255)
+            image = draw_shape(i % 3, rng, size_px[i % len(size_px)])
+            means.append(np.asarray(image).reshape(-1, 3).mean(0) / 255)
             values: dict[str, Values] = {
                 "image/encoded": [saved(image, quality=90)],
                 "image/class/label": [i % 3 + first_label],
@@ -84,8 +83,7 @@ def make_dataset(
             told.append(write_shard(folder, split, file, records, features, CLASSES, first_label))
         splits[split] = {"num_records": count, "shards": told}
     size = size_px[0][0] if size_px[0][0] == size_px[0][1] else size_px[0]
-    channels = 1 if grey else 3
-    described = {"size": size, "mode": mode, "channels": channels, "std": [0.27] * channels}
+    described = {"size": size, "mode": mode, "channels": 3, "std": [0.27] * 3}
     described["mean"] = np.mean(means, 0).tolist()
     adopted = {"first_label": first_label, "adopted": ROLES} if first_label else {}
     write_manifest(folder, splits=splits, features=features, image=described, **adopted)

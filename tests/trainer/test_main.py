@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.support.commands import ROOT, run_forked
-from tests.support.external_sets import flip_byte
 from tests.support.trainer_data import make_dataset
 from trainer.__main__ import main
 from trainer.serving import model_file
@@ -65,20 +64,6 @@ def test_two_replicas_train_and_leave_a_model(shapes: pathlib.Path, tmp_path: pa
     weights = b"".join(w.tobytes() for w in network.get_weights())
     told = f"{hashlib.sha256(weights).hexdigest()}  model.keras"
     assert (tmp_path / "weights.sha256").read_text().strip() == told
-
-
-@pytest.mark.slow
-def test_a_run_may_leave_out_a_broken_record(tmp_path: pathlib.Path) -> None:
-    path = make_dataset(tmp_path / "flipped", {"train": 30}, num_shards=1, size_px=((16, 16),))
-    shard = path / "train-00000-of-00001.tfrecord"
-    flip_byte(shard, shard.stat().st_size // 2)
-    flags = ["--data", path, "--epochs", 2, "--batch_size", 8, "--augment", "none", *SMALL]
-    ran = run_forked("trainer", *flags, "--skip_broken", 1)
-    assert ran.returncode == 0, ran.stderr
-    assert "1 broken record left out:" in ran.stdout and shard.name in ran.stdout
-    assert "no validation split" in ran.stdout
-    found = _metrics(tmp_path / "flipped-model")
-    assert [(record["step"], record["val_loss"]) for record in found] == [(3, None), (7, None)]
 
 
 @pytest.mark.slow

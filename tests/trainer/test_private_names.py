@@ -1,4 +1,4 @@
-"""Private names of Keras are used in the few files that ARCHITECTURE.md names."""
+"""Private names of Keras and TensorFlow are used in the few files that ARCHITECTURE.md names."""
 
 import pathlib
 import re
@@ -26,3 +26,9 @@ def test_private_names_of_keras_are_used_where_the_architecture_says() -> None:
     assert found.keys() == USERS, f"put such uses into keras_internals.py: {found}"
     told = (TRAINER.parent / "ARCHITECTURE.md").read_text(encoding="utf-8")
     assert all(f"`{name}`" in told for name in USERS)
+
+
+def test_only_one_module_imports_private_parts_of_tensorflow() -> None:
+    texts = {path.name: path.read_text("utf-8") for path in TRAINER.rglob("*.py")}
+    using = [name for name, text in texts.items() if "from tensorflow." in text]
+    assert using == ["tensorflow_internals.py"]

@@ -89,8 +89,7 @@ def _overlap(a, b):
     return sides[0] * sides[1] / (sum(areas) - sides[0] * sides[1])
 
 
-# Pictures of several sizes cannot be cached as rows of one file.
-VARIED = [name for name in SETTINGS if "cached" not in name]
+VARIED = ["light, device", "strong, smaller"]
 
 
 @pytest.mark.parametrize(

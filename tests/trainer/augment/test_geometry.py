@@ -51,19 +51,6 @@ def _corners(window, flip, angle_rad):
     return np.column_stack([places @ y_to_xy, places @ x_to_xy]) + 0.5
 
 
-@pytest.mark.parametrize(
-    ("flip", "angle_rad", "expected"),
-    [
-        (False, 0.0, [(10, 20), (10, 50), (18, 20), (18, 50)]),
-        (True, 0.0, [(10, 50), (10, 20), (18, 50), (18, 20)]),
-        # The centre is (14, 35), half the sides 4 and 15.
-        (False, math.pi / 2, [(-1, 39), (29, 39), (-1, 31), (29, 31)]),
-    ],
-)
-def test_corners_go_to_the_corners_of_the_window(flip, angle_rad, expected):
-    np.testing.assert_allclose(_corners(WINDOW, flip, angle_rad), expected, atol=1e-4)
-
-
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 60), st.integers(1, 60), units, units, units, units, st.floats(-0.5, 0.5))
 def test_bounds_hold_all_a_turned_window_touches(height, width, area, aspect, y, x, angle_rad):

@@ -10,9 +10,7 @@ from tests.support.augment_pictures import batch, image_spec, jpeg, smooth_pictu
 from tests.support.pictures import saved
 from trainer.augment import host, pixels
 from trainer.augment.decode import Rows
-from trainer.augment.geometry import crop_windows
-from trainer.augment.params import draw_params
-from trainer.strengths import LIGHT, Augment
+from trainer.strengths import Augment
 
 COUNT = 16
 FULL = (64, 80)
@@ -67,21 +65,6 @@ def test_measured_sizes_give_the_pictures_of_known_sizes(level):
     difference = np.abs(found - _pictures(encoded, (24, 20), level))
     # Grappler may reorder float32 arithmetic, so a value near one half may round otherwise.
     assert difference.max() <= 1 and (difference > 0).mean() < 1e-3
-
-
-def test_light_resizes_crops_and_flips_half_of_them():
-    encoded = _encoded()
-    params = draw_params(LIGHT, 3, tf.range(COUNT, dtype=tf.int64))
-    assert 0 < np.sum(params["flip"]) < COUNT
-    windows = crop_windows(LIGHT, params, float(FULL[0]), float(FULL[1]), (48, 40))
-    found = _pictures(encoded, (48, 40), "light")
-    for i in range(COUNT):
-        top, left, rows, columns = (int(value[i]) for value in windows)
-        part = tf.io.decode_jpeg(encoded[i])[top : top + rows, left : left + columns]
-        expected = tf.round(tf.image.resize(part, (48, 40))).numpy()
-        if params["flip"][i]:
-            expected = expected[:, ::-1]
-        assert np.abs(found[i] - expected).max() <= 1
 
 
 @pytest.mark.parametrize(

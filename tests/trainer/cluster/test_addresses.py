@@ -45,15 +45,12 @@ def test_a_scheduler_names_the_hosts(environ, addresses, index):
     [
         ({}, "has no TF_CONFIG"),
         ({"TF_CONFIG": "{"}, "(Input data was truncated)"),
-        ({"TF_CONFIG": "[]"}, "expected `object`, got `array`"),
         (_config({"worker": ["a:1"]}, "worker", 1), "(the worker 1 of 1)"),
         # That would be the other job's host.
         (_config({"chief": ["a:1"], "worker": ["b:1"]}, "worker", -1), "(the worker -1 of 1)"),
-        *((_config({"worker": ["a:1", "b:1"]}, "worker", index), "task.index: expected `int | str`")
-          for index in (0.5, True)),
+        (_config({"worker": ["a:1", "b:1"]}, "worker", 0.5), "task.index: expected `int | str`"),
         (_config({"worker": ["a:1"]}, "worker", "x"), "invalid literal"),
         (_config({"worker": ["a:1"], "ps": ["b:1"]}, "worker", 0), "a job 'ps'"),
-        (_config({"worker": ["a:1"]}, "chief", 0), "the chief 0 of 0"),
         *((_config({"worker": [address]}, "worker", 0), f"the address {address!r}")
           for address in ("a", "a:0", "a:65536", ":1", "a:²", "a:" + "9" * 5000)),
         (_config({"worker": [7]}, "worker", 0), "expected `str`, got `int`"),

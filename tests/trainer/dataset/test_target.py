@@ -78,7 +78,6 @@ def test_the_form_of_a_column_decides_its_kind(opened, column, kind, classes, sh
         ("image/encoded", None, "target", "price, one, colour, year, parts, many, serial"),
         ("note", None, "target", "21 values"),
         ("many", None, "target", "17 values"),
-        (None, "class", "target_kind", "without target"),
         ("price", "class", "target_kind", "which is float32 of shape []"),
         ("serail", "class", "target", "mean serial?"),
     ],

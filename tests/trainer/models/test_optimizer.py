@@ -134,17 +134,6 @@ def test_norms_of_any_shape_are_exempt_from_decay():
     assert [path.rpartition("/")[2] for path in decayed] == ["kernel", "kernel"]
 
 
-def test_a_compiled_model_has_all_that_was_asked_for():
-    config = OptimizerConfig(weight_decay=0.1, label_smoothing=0.2, learning_rate=0.5, ema=0.9)
-    network = replica_run.start(tf.distribute.get_strategy(), config)
-    chosen = network.optimizer
-    decayed = [v.path for v in network.trainable_variables if chosen._use_weight_decay(v)]
-    assert len(decayed) == 4 and all(path.endswith("kernel") for path in decayed)
-    assert (network.loss.num_classes, network.loss.label_smoothing) == (3, 0.2)
-    assert float(chosen.learning_rate) == 0.5 and chosen.ema_momentum == 0.9
-    assert network.jit_compile is False
-
-
 @pytest.mark.parametrize("name", IN_DEVIATIONS)
 def test_a_loss_of_values_is_of_errors_in_deviations(name):
     mean_std = MeanStd((340_000.0, 1e21), (90_000.0, 1e20))

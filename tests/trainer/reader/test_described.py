@@ -1,8 +1,5 @@
-import pytest
-
 import imageshards as ims
 from tests.support.dataset_factory import Dataset
-from tests.support.target_sets import make_targets
 
 
 def test_descriptions_of_batches_are_one_line(tmp_path):
@@ -18,13 +15,3 @@ def test_descriptions_of_batches_are_one_line(tmp_path):
         f"<imageshards EvaluationData {str(made)!r} validation: 6 records, 2 classes, batch size "
         "5, pictures 16 x 16 pixels>"
     )
-
-
-@pytest.mark.parametrize(
-    ("target", "fact"),
-    [("bright", "target bright, 1 number"), ("rgb", "target rgb, 3 numbers"), ("words", "")],
-)
-def test_a_line_names_what_a_model_learns(tmp_path, target, fact):
-    data = ims.open(make_targets(tmp_path, {"train": 2, "validation": 1}))
-    line = repr(data.train(batch_size=2, target=target))
-    assert fact in line and ("target" in line) == bool(fact)

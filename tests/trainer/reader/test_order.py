@@ -6,7 +6,6 @@ from collections import Counter
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -14,7 +13,7 @@ from imageshards import storage
 from imageshards.tfrecord import RecordError, frame_record
 from tests.support.errors import refused
 from tests.support.external_sets import flip_byte
-from tests.support.reader_sets import choose, make_set, record_of, training_data
+from tests.support.reader_sets import choose, make_set, training_data
 from trainer.dataset.batch import WHOLE, ReplicaSlices
 from trainer.dataset.source import RecordSource
 from trainer.reader import pieces as pieces_module
@@ -56,30 +55,6 @@ def batches_of(subset, batch=4, seed=0, slices=WHOLE, start=0, on_damage=None):
     else:
         order = training_order(subset, batch, seed)
     return record_batches(order, PieceReader(subset), batch, slices, start, on_damage)
-
-
-def test_evaluation_reads_each_chosen_record_once_in_the_order_of_the_files(dataset):
-    choice: dict[str, Any] = {"classes": ("cat", "ant"), "filters": ("number>=5",)}
-    parts = batches_of(choose(dataset, **choice, balance="sampling"), 8, None)
-    found = np.concatenate([numbers for _, numbers in parts.as_numpy_iterator()])
-    assert found.tolist() == [i for i, label in enumerate(LABELS) if label != 1 and i >= 5]
-
-
-@pytest.mark.parametrize("slices", [(2, 1), (1, 2), (2, 2), (1, 4)])
-@pytest.mark.parametrize("seed", [1, None])
-def test_slices_of_hosts_and_replicas_make_up_the_whole_batch(large, slices, seed):
-    replicas, hosts = slices
-    whole = list(batches_of(large, 32, seed, start=3).take(10).as_numpy_iterator())
-    own = [ReplicaSlices(replicas, hosts, host) for host in range(hosts)]
-    made = [batches_of(large, 32, seed, slices, 3) for slices in own]
-    parts = [list(one.take(10 * replicas).as_numpy_iterator()) for one in made]
-    for k in range(10):
-        of_batch = [part for host in parts for part in host[k * replicas : (k + 1) * replicas]]
-        numbers = np.concatenate([numbers for _, numbers in of_batch])
-        there = whole[k][1].tolist()
-        assert numbers.tolist() == there + [-1] * (32 - len(there))
-        for payload, number in zip(np.concatenate([p for p, _ in of_batch]), numbers, strict=True):
-            assert payload == (record_of(int(number), 0) if number >= 0 else b"")
 
 
 @pytest.fixture
@@ -219,13 +194,6 @@ def test_the_last_batch_has_records_for_every_replica():
                 if shares * (replicas - 1) >= last:  # then nothing helps
                     assert last == rest and batch_size / replicas <= replicas
     assert [shareable_size(n, 16, 4) for n in (1, 2, 3, 4, 9)] == [13, 10, 7, 4, 13]
-
-
-def test_deleted_iterators_leave_a_bounded_number_of_pieces(large):
-    made = batches_of(large, 64, 2)
-    for k in range(12):
-        next(made.skip(k).as_numpy_iterator())
-    assert 0 < len(made.reader._asked) <= 2 * (made.reader._depth + 1) * 64
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,6 @@ def test_wrong_arguments_are_refused(data, train, tmp_path, monkeypatch):
     trained_on = data.evaluation(batch_size=8, split="train")
     rows: list[tuple[str, dict[str, Any]]] = [
         ("epochs received '3'", {"epochs": "3"}),
-        ("initial_epoch received -1", {"initial_epoch": -1}),
         ("steps_per_epoch received 0", {"steps_per_epoch": 0}),
         ("validation_freq received '1'", {"validation_freq": ["1"]}),
         ("class_weight received {0: 1, 2: 1}", {"class_weight": {0: 1, 2: 1}}),

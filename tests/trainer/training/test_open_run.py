@@ -80,13 +80,9 @@ def test_settings_that_change_no_step_may_differ(shapes):
 _NEVER = [
     ({"read": {"classes": ("square", "circle")}}, "classes square,circle"),
     ({"read": {"image_size": (8, 16)}}, "image_size 8,16"),
-    ({"read": {"seed": 3}}, "seed 3"),
-    ({"read": {"augment_on": "device"}}, "augment_on device"),
     ({"read": {"cache": "pixels"}}, "cache pixels"),
     ({"read": {"augment": "none"}}, "augment none"),
-    ({"read": {"augment": "strong"}}, "augment strong"),
     ({"read": {"augment": Augment.of("light", crop=(0.08, 1))}}, "augment crop"),
-    ({"read": {"augment": Augment.of("light", noise=3)}}, "augment crop"),
     ({"weights": "imagenet", "freeze": 20}, "freeze 20"),
     ({"optimizer": OptimizerConfig(learning_rate=0.5)}, "learning_rate 0.5"),
     # Its rate depends on the length of the run.

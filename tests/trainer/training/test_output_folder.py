@@ -4,7 +4,7 @@ import pytest
 
 from imageshards.errors import UserError
 from tests.support.commands import write_and_die
-from trainer.training.output_folder import begin_run, check_only_ours, hold_output, remove_run
+from trainer.training.output_folder import begin_run, check_only_ours, remove_run
 
 
 def _make(folder: pathlib.Path, names: tuple[str, ...]) -> None:
@@ -56,14 +56,3 @@ def test_the_next_run_removes_unfinished_files_of_a_killed_run(tmp_path: pathlib
         assert not (tmp_path / "model.keras").exists()
     kept = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")}
     assert kept == found - {"checkpoints/step-00000004.npz"}
-
-
-def test_one_run_at_a_time_locks_a_folder_and_removes_its_lock(tmp_path):
-    with pytest.raises(ZeroDivisionError), hold_output(str(tmp_path)):
-        with pytest.raises(UserError, match="output .*in use by another job"):
-            with hold_output(str(tmp_path)):
-                raise AssertionError("not reached")
-        raise ZeroDivisionError
-    with hold_output(str(tmp_path)):
-        check_only_ours(str(tmp_path))
-    assert not list(tmp_path.iterdir())

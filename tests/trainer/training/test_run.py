@@ -7,7 +7,6 @@ import pytest
 import imageshards as ims
 from imageshards.example import decode_example, encode_example
 from imageshards.tfrecord import read_records
-from tests.support.cluster import run_hosts
 from tests.support.html_page import Page
 from tests.support.runs import metrics, train_flags
 from tests.support.trainer_data import make_dataset, rewrite_shard
@@ -104,16 +103,8 @@ def test_a_compiled_models_figures_belong_to_the_best_epoch(misleading, tmp_path
     assert f"\n{figures}: {served}\n" in capsys.readouterr().out
 
 
-@pytest.mark.process
-def test_several_hosts_evaluate_the_best_model_together(misleading, tmp_path):
-    output = tmp_path / "run"
-    chief, other = run_hosts(2, *train_flags(misleading, output, "--epochs", 4, *RATE))
-    assert (chief.returncode, other.returncode) == (0, 0), chief.stderr + other.stderr
-    _check(output, chief.stdout, _best(output)[1], *_evaluated(output, misleading))
-
-
 def test_a_functional_model_brings_its_loss_metrics_and_optimizer(shapes, tmp_path, capsys):
-    flags = train_flags(shapes, tmp_path, "--model", f"{MODELS}:multi_label", "--callbacks")
+    flags = train_flags(shapes, tmp_path, "--model", f"{MODELS}:compiled", "--callbacks")
     flags += [f"{MODELS}:callbacks", "--epochs", "9"]
     assert train(flags) == 0
     names = "'accuracy', 'images_per_second', 'loss', 'val_accuracy', 'val_loss', 'wait_fraction'"
@@ -133,8 +124,6 @@ def test_a_functional_model_brings_its_loss_metrics_and_optimizer(shapes, tmp_pa
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--model", f"{MODELS}:contrastive", "--learning_rate", 0.5],
-         "--learning_rate received 0.5 with a compiled model"),
         (["--metrics", "top_5"], "--metrics received 'top_5'; expected top5 or auc or f1"),
         (["--callbacks", f"{MODELS}:broken_callbacks"], "returned str; expected a list of"),
         (["--callbacks", f"{MODELS}:calbacks"], "has no function 'calbacks'; expected one of"),

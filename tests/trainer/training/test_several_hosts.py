@@ -10,6 +10,7 @@ import pytest
 from tests.support.cluster import run_hosts
 from tests.support.commands import run_forked
 from tests.support.external_sets import flip_byte
+from tests.support.html_page import Page
 from tests.support.runs import digest, metrics
 from tests.support.store_servers import store_server
 from tests.support.trainer_data import make_dataset
@@ -20,6 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.process]
 # Its graph takes half a second of each process: one test has it.
 PLAIN = ["--augment", "none"]
 MODELS = "tests.support.tiny_models"
+PAGE = "report/index.html"
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +54,9 @@ def test_two_hosts_train_to_the_bits_of_two_replicas(shapes, tmp_path, two_repli
     assert other.stdout == "" and not (tmp_path / "none").exists()
     written = {path.name for path in two_replicas.iterdir()}
     assert {path.name for path in (tmp_path / "run").iterdir()} == written
+    pages = [Page((run / PAGE).read_text("utf-8")) for run in (tmp_path / "run", two_replicas)]
+    found, expected = ([*page.all("td"), *page.all("img")] for page in pages)
+    assert found == expected and {"img", "td"} <= {tag for tag, _ in pages[0].tags}
 
 
 def test_a_run_survives_the_loss_of_either_host(shapes, two_replicas):

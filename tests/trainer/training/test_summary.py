@@ -8,7 +8,8 @@ from tests.support.html_page import Page
 
 pytest.importorskip("tensorflow")
 
-from trainer.training.summary import caption, show_batch, waiting_line
+from trainer.reader.broken_records import BrokenRecord
+from trainer.training.summary import caption, result_lines, show_batch, waiting_line
 
 CLASSES = ("cat", "dog", "emu")
 
@@ -22,6 +23,11 @@ def test_the_sentence_names_the_slower_side(shares, bound, waited):
     said = f"{bound}-bound: the model waited {waited}.0% of the time for data"
     assert waiting_line([{"wait_fraction": share} for share in shares]) == said
     assert waiting_line([{"wait_fraction": None}]) is None
+
+
+def test_the_records_that_were_left_out_are_listed() -> None:
+    broken = BrokenRecord("train.tfrecord", 2, 2, 60, "it is empty")
+    assert result_lines({}, "", [broken], None) == ["1 broken record left out:", f"  {broken}"]
 
 
 def test_a_dry_run_writes_a_contact_sheet(tmp_path, capsys):
