@@ -148,6 +148,45 @@ def augmented(data: str, augment: str) -> Any:
     return {"device": image.device[-5:], "pixels": float(difference), "labels": float(off)}
 
 
+class Finder(keras.Model):
+    """Finds one box: its `train_step` takes boxes as they come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = keras.layers.Dense(4)
+        self.distance = keras.metrics.Mean(name="loss")
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return self.layer(keras.ops.mean(keras.ops.cast(x, "float32") / 255, (1, 2)))
+
+    def train_step(self, data: Any) -> Any:
+        x, boxes, _ = data
+        with tf.GradientTape() as tape:
+            distance = tf.reduce_mean(tf.abs(self(x) - boxes["boxes"][:, 0]))
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(distance, variables), variables)
+        self.distance.update_state(distance)
+        return {"loss": self.distance.result()}
+
+
+def boxes(data: str, kind: str) -> Any:
+    """The losses of a model of boxes that move on the host, and on the device."""
+    losses, models = [], []
+    with _strategy(kind).scope():
+        for _ in range(2):
+            keras.utils.set_random_seed(3)
+            models.append(Finder())
+            models[-1](np.zeros((1, 16, 16, 3)))
+            models[-1].compile("sgd", jit_compile=False)
+    for model, side in zip(models, ("host", "device"), strict=True):
+        train = ims.open(data).train(
+            batch_size=8, target="bounding_boxes", augment="light", augment_on=side,
+            sequence_length=3, min_box_visibility=0.0,
+        )  # fmt: skip
+        losses.append(ims.fit(model, train, steps_per_epoch=3, verbose=0).history["loss"][0])
+    return losses
+
+
 def serve(folder: str, *files: str) -> Any:
     """What a served model says of pictures, in a process that sees a GPU or none."""
     loaded = tf.saved_model.load(folder)

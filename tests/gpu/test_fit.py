@@ -6,7 +6,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from imageshards.manifest import BOX_FEATURES
 from tests.support import gpus
+from tests.support.dataset_factory import Dataset
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.process, gpus.needs_gpus]
 
@@ -131,3 +133,16 @@ def test_the_device_augments_as_the_host(pictures, augment):
     found = gpus.scenario(1, "augmented", pictures, augment)
     # The host crops while it decodes, and a GPU rounds otherwise: along edges only.
     assert found["device"] == "GPU:0" and found["pixels"] < 1 and found["labels"] < 1e-5
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("count", "kind"), [(1, "default"), (2, "mirrored")])
+def test_boxes_move_on_the_device_as_on_the_host(tmp_path, count, kind):
+    dataset = Dataset(tmp_path / "boxes", {"train": 3}, 8)
+    lists = {name: {"dtype": "float32", "shape": None} for name in BOX_FEATURES}
+    dataset.manifest["features"] |= lists
+    sides = dict(zip(BOX_FEATURES, ([0.1, 0.5], [0.4, 0.9], [0.2, 0.5], [0.6, 0.8]), strict=True))
+    dataset.change_records(lambda number: sides)
+    dataset.save()
+    host, device = gpus.scenario(count, "boxes", tmp_path / "boxes", kind)
+    assert host > 0 and device == pytest.approx(host, rel=0.05)

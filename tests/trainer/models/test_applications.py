@@ -36,6 +36,10 @@ def _torch(pixels):
     return np.asarray(published(pixels.astype(np.float32), mode="torch"))
 
 
+def test_every_architecture_of_keras_is_known():
+    assert application_names() == [n for n in dir(keras.applications) if n[0].isupper()]
+
+
 @pytest.mark.parametrize("name", application_names())
 def test_preprocess_matches_the_published_function(name):
     module = getattr(keras.applications, name).__module__

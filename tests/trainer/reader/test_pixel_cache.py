@@ -193,3 +193,38 @@ def test_a_limit_on_the_address_space_is_named_before_decoding(tmp_path):
     said = found.stderr.splitlines()[-1]
     assert "UserError: cache received 'pixels'" in said and "ulimit -v unlimited" in said, said
     assert "pixels' of 0.60 GB" in said and "process is limited to " in said, said
+
+
+def test_cached_pictures_are_not_copied_into_memory(tmp_path):
+    code = """if True:
+        import gc, pathlib, sys
+        import tests.support.reader_sets as sets
+        from trainer.augment.augmentation import make_augmentation
+        from trainer.dataset.spec import ReadOptions
+        from trainer.reader.pieces import PieceReader
+        from trainer.reader.pixel_cache import decode_once
+        from trainer.strengths import LIGHT
+
+        def anonymous_mb():
+            status = pathlib.Path("/proc/self/status").read_text()
+            return int(status.split("RssAnon:")[1].split()[0]) / 1000
+
+        sets.jpeg.__defaults__, sets.SIDE_PX = ((512, 512),), 512
+        subset = sets.choose(sets.make_set(pathlib.Path(sys.argv[1]), [[0, 1] * 100]))
+        how = {"image": subset.dataset.image, "size": (64, 64), "seed": 1}
+        made = make_augmentation(LIGHT, "host", **how)
+        options = ReadOptions(2, "pixels", sys.argv[1])
+        decode_once(subset, options, PieceReader(subset))
+        for one in (ReadOptions(2), options):  # the first warms up
+            before = anonymous_mb()
+            data = sets.training_data(subset, 4, read_options=one, augmentation=made)
+            list(data.batches().take(50))
+        assert anonymous_mb() - before < 60, (before, anonymous_mb())  # of 157 MB
+        # An iterator keeps the mapping, also at the end of the process.
+        iterator = iter(data.batches())
+        del data
+        gc.collect()
+        assert next(iterator)["inputs"]["image"].numpy().any()
+    """
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": "."}, timeout=300)
