@@ -155,7 +155,8 @@ def test_a_signal_does_not_wait_for_an_archive_to_be_unpacked(photos, tmp_path, 
     os.kill(process.pid, number)
     said, _ = process.communicate()
     assert process.returncode == 130 and "Traceback" not in said, said
-    assert not [*output.glob(".staging/spool/*")]  # a whole file would be kept
+    # A whole file would be kept. The next build removes what a thread had no time to remove.
+    assert all(".tmp-" in path.name for path in output.glob(".staging/spool/*"))
 
 
 FORMS = PACKED.keys() - {"json/00000.tar"}
