@@ -27,8 +27,8 @@ from beam_pipeline.options import BuildOptions
 from beam_pipeline.progress import BuildSummary, final_table, pool_line
 from beam_pipeline.runners.flags import LOCAL_RUNNERS, runner_name
 from imageshards import storage
-from imageshards.commands.command_line import on_signals
-from imageshards.errors import LeaseLostError, UserError
+from imageshards.commands.command_line import as_user_error, on_signals
+from imageshards.errors import LeaseLostError
 from imageshards.manifest import LOCK_NAME, PAGE_NAME, REPORT_NAME, STAGING_NAME
 from imageshards.manifest.file import load_manifest
 from imageshards.progress import ProgressLine, activity_line, note_activity
@@ -93,8 +93,9 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
         state = staging_folder.read_output_state(options.output, staging)
         try:
             return _build(options, beam_args, state, begun, lock)
-        except UserError:
-            staging_folder.remove_empty(options.output, staging, fresh)
+        except Exception as e:
+            if as_user_error(e):
+                staging_folder.remove_empty(options.output, staging, fresh)
             raise
 
 

@@ -44,13 +44,14 @@ def test_labels_alone_are_built_without_tensorflow_and_its_relatives(tmp_path):
     table = tmp_path / "table.csv"
     rows = [f"{p.relative_to(tmp_path)},{p.parent.name},1" for p in tmp_path.rglob("*.jpg")]
     table.write_text("\n".join(["image,label,age", *rows]))
-    given = ["--input", table, "--output", tmp_path / "out", "--num_shards", "1"]
+    given = ["--input", table, "--num_shards", "1", "--output"]
     refused, done = (
         subprocess.run([sys.executable, "-c", ALONE, "build", *given, *more], cwd=REPOSITORY,
                        capture_output=True, text=True)
-        for more in ([], ["--columns", ""])
+        for more in ([tmp_path / "refused"], [tmp_path / "out", "--columns", ""])
     )  # fmt: skip
     assert refused.returncode == 2 and "pip install 'imageshards[columns]'" in refused.stderr
+    assert not (tmp_path / "refused").exists()
     assert done.returncode == 0, done.stderr
     assert exported_classes(str(tmp_path / "out" / "transform")) == ["cat", "dog"]
 
