@@ -259,14 +259,15 @@ def check_installed(package: str) -> None:
 def nearest_flags(received: str, known: Collection[str]) -> list[str]:
     """Returns at most three known flags that a user may have meant by an unknown flag.
 
-    Beginnings of a word come first (`--rate` for `--learning_rate`), then spelling.
+    Initials come first (`--lr` for `--learning_rate`), then beginnings of a word, then spelling.
     """
     wanted = received.partition("=")[0]
     if wanted in known:
         return []
     part = wanted.strip("-").replace("-", "_").lower()
     names = [flag.removeprefix("--") for flag in known if flag.startswith("--")]
-    found = [name for name in names if f"_{part}" in f"_{name}"]
+    found = [name for name in names if part == "".join(word[:1] for word in name.split("_"))]
+    found = found or [name for name in names if f"_{part}" in f"_{name}"]
     found = found or difflib.get_close_matches(part, names, n=1)
     return [f"--{name}" for name in found[:_MAX_HINTS]]
 

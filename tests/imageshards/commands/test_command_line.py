@@ -16,6 +16,7 @@ FLAGS = ["--batch_size", "--learning_rate", "--optimizer", "--output", "--scale_
 def test_an_unknown_flag_gets_a_hint():
     assert nearest_flags("--batch-size", FLAGS) == ["--batch_size"]
     assert nearest_flags("--optimiser", FLAGS) == ["--optimizer"]
+    assert nearest_flags("--lr", FLAGS) == ["--learning_rate"]
     assert nearest_flags("--rate", FLAGS) == ["--learning_rate", "--scale_learning_rate"]
     assert nearest_flags("--output", FLAGS) == []
 
