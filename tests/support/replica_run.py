@@ -51,8 +51,9 @@ def start(strategy, config, name="tests.support.tiny_models:dense"):
 
     keras.utils.set_random_seed(5)
     with strategy.scope():
-        network = model.build_model(name, INPUTS, NUM_CLASSES, precision=config.precision)
-        model.compile_model(network, config, BATCH_SIZE, TOTAL_STEPS)
+        head = model.Head(NUM_CLASSES)
+        network = model.build_model(name, INPUTS, head, precision=config.precision)
+        model.compile_model(network, head, config, BATCH_SIZE, TOTAL_STEPS)
     build_variables(network, strategy, batch(0))
     return network
 

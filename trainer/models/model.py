@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,32 +58,44 @@ def resolve_name(name: str) -> str:
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """What a model returns.
+
+    Attributes:
+        num_outputs: Number of logits or values.
+        target: Kind of the target: `class`, `labels`, `values` or `boxes`.
+        mean_std: For values, the last layer turns numbers around 0 into numbers of this mean and
+            deviation, so that the unit of a quantity does not matter for learning.
+        names: Names of the outputs. Initial weights for as many other outputs leave the head
+            random.
+    """
+
+    num_outputs: int
+    target: str = "class"
+    mean_std: MeanStd | None = None
+    names: Sequence[str] = ()
+
+
 def build_model(
     name: str,
     inputs: ModelInputs,
-    num_outputs: int,
-    target: str = "class",
+    head: Head,
     weights: str | None = None,
     precision: str = "float32",
     sync_batchnorm: bool = False,
-    mean_std: MeanStd | None = None,
-    outputs: Sequence[str] = (),
 ) -> keras.Model:
     """Builds a model to compile, or the user's compiled model. Call it in the strategy's scope.
 
     Args:
         name: The result of `resolve_name`.
         inputs: The model's inputs.
-        num_outputs: Number of logits or values.
-        target: Kind of the target: `class`, `labels`, `values` or `boxes`.
+        head: The model's outputs.
         weights: File with initial weights, see `trainer.models.pretrained`, or `imagenet` for
             published weights; None for random weights. A printed line says which fit.
         precision: A name in `trainer.config.PRECISIONS`, for the arithmetic. Weights, the
             normalisation of pixels, and logits are float32 in any case.
         sync_batchnorm: Computes batch statistics over all replicas; not for a user's model.
-        mean_std: For values, the last layer turns numbers around 0 into numbers of this mean and
-            deviation, so that the unit of a quantity does not matter for learning.
-        outputs: Names of the outputs. `weights` for as many other outputs leave the head random.
 
     Returns:
         A model from uint8 or float [batch, *size, channels], 0..255, to float32 [batch,
@@ -108,15 +121,15 @@ def build_model(
         normalised = tensors | {
             IMAGE_INPUT: _normalise(name, tensors[IMAGE_INPUT], inputs.image, weights)
         }
-        logits = _logits(name, normalised, num_outputs, target, weights)
+        logits = _logits(name, normalised, head, weights)
         if isinstance(logits, keras.Model):
             model = logits
         else:
             # The loss needs full precision, also under mixed precision.
             last = keras.layers.Activation("linear", dtype="float32", name="logits")
-            if mean_std is not None:
+            if (unit := head.mean_std) is not None:
                 last = keras.layers.Rescaling(
-                    list(mean_std.std), list(mean_std.mean), dtype="float32", name="target_unit"
+                    list(unit.std), list(unit.mean), dtype="float32", name="target_unit"
                 )
             own_name = re.sub(r"\W+", "_", name.partition(":")[2] or name).strip("_")
             model = keras.Model(model_input(tensors), last(logits), name=own_name)
@@ -129,18 +142,17 @@ def build_model(
     if weights == IMAGENET:
         print(f"weights  {weights}, as Keras publishes them: all but the head, which is random")
     elif weights:
-        print(load_weights(model, weights, outputs), flush=True)
+        print(load_weights(model, weights, head.names), flush=True)
     return model
 
 
 def compile_model(
     model: keras.Model,
+    head: Head,
     config: OptimizerConfig,
     batch_size: int,
     total_steps: int,
     metrics: Sequence[str] = (),
-    target: str = "class",
-    mean_std: MeanStd | None = None,
 ) -> None:
     """Gives `model` an optimizer, and the loss and metrics of its target.
 
@@ -151,8 +163,7 @@ def compile_model(
         UserError: The warm-up is as long as the run, there is only one class, or a metric or loss
             does not fit the target.
     """
-    num_outputs = model.output_shape[-1]
-    if num_outputs < 2 and target == "class":
+    if head.num_outputs < 2 and head.target == "class":
         raise UserError(
             argument="classes",
             received="one class, or "
@@ -165,8 +176,8 @@ def compile_model(
     exempt_from_decay(optimizer, model)
     model.compile(
         optimizer=optimizer,
-        loss=make_loss(config, target, num_outputs, mean_std),
-        weighted_metrics=make_metrics(metrics, num_outputs, target),
+        loss=make_loss(config, head.target, head.num_outputs, head.mean_std),
+        weighted_metrics=make_metrics(metrics, head.num_outputs, head.target),
         jit_compile=config.jit_compile,
     )
     optimizer.build(model.trainable_variables)
@@ -252,14 +263,13 @@ def _normalise(
 def _logits(
     name: str,
     inputs: Mapping[str, keras.KerasTensor],
-    num_outputs: int,
-    target: str,
+    head: Head,
     weights: str | None,
 ) -> keras.KerasTensor | keras.Model:
     if user_model.is_user_model(name) and not (user_model.is_preset(name) and len(inputs) > 1):
         function = user_model.load_function(name)
-        return user_model.call_function(name, function, inputs, num_outputs, target)
-    if target == "boxes":
+        return user_model.call_function(name, function, inputs, head.num_outputs, head.target)
+    if head.target == "boxes":
         raise UserError(
             argument="target",
             received=f"{BOXES}, which " + Arg("model", name) + " cannot find",
@@ -276,8 +286,8 @@ def _logits(
         )
     x = inputs[IMAGE_INPUT]
     if name == CNN:
-        return _cnn(x, num_outputs)
-    return application_logits(name, x, num_outputs, weights)
+        return _cnn(x, head.num_outputs)
+    return application_logits(name, x, head.num_outputs, weights)
 
 
 def _cnn(x: keras.KerasTensor, num_outputs: int) -> keras.KerasTensor:

@@ -14,7 +14,7 @@ from trainer.dataset.batch import model_input
 from trainer.dataset.parse import label_spec
 from trainer.dataset.spec import ModelCard, describe
 from trainer.models.keras_internals import applies
-from trainer.models.model import build_model, input_tensors
+from trainer.models.model import Head, build_model, input_tensors
 from trainer.models.step import build_variables, preprocessed
 
 # Kind of target → the losses of models for this target, by name and by type; and the activation of
@@ -44,7 +44,7 @@ def rebuild(name: str, card: ModelCard, path: str, local_path: str) -> keras.Mod
         UserError: The model is not compiled, or has different variables than the file.
     """
     strategy = tf.distribute.get_strategy()
-    model = build_model(name, card.inputs, card.num_outputs, card.target)
+    model = build_model(name, card.inputs, Head(card.num_outputs, card.target))
     if not model.compiled:
         raise UserError(
             argument="model",

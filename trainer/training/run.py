@@ -146,33 +146,24 @@ def settings_of(config: RunConfig, training: TrainingData) -> dict[str, Any]:
 
 def build_and_compile(config: RunConfig, run: Run, name: str) -> Built:
     """Returns the model `name` with all of its variables, the same on all hosts."""
-    inputs, target = run.train.model_inputs, run.train.subset.dataset.target
-    mean_std = run.train.subset.target_mean_std
+    subset = run.train.subset
+    target, mean_std = subset.dataset.target, subset.target_mean_std
+    head = model.Head(run.train.num_outputs, target, mean_std, subset.output_names)
     # Initial weights and dropout depend on this seed; the reader has its own generator.
     keras.utils.set_random_seed(config.read.seed)
     with run.devices.scope():
         built = model.build_model(
             name,
-            inputs,
-            run.train.num_outputs,
-            target,
+            run.train.model_inputs,
+            head,
             weights=config.weights,
             precision=config.optimizer.precision,
             sync_batchnorm=config.sync_batchnorm,
-            mean_std=mean_std,
-            outputs=run.train.subset.output_names,
         )
         is_ours = not built.compiled
         if is_ours:
-            model.compile_model(
-                built,
-                config.optimizer,
-                run.train.batch_size,
-                run.epochs.total_steps,
-                config.metrics,
-                target,
-                mean_std,
-            )
+            batch_size, steps = run.train.batch_size, run.epochs.total_steps
+            model.compile_model(built, head, config.optimizer, batch_size, steps, config.metrics)
         else:
             _refuse_optimizer_flags(config)
     frozen = _frozen(config, run, built)

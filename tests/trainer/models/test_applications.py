@@ -99,7 +99,7 @@ def test_published_weights_see_what_they_see_in_the_published_model(name, cache,
         monkeypatch.setattr("keras.src.utils.file_utils.validate_file", lambda *a, **k: True)
     precision = "bfloat16" if name == "MobileNetV3Small" else "float32"
     asked: Any = {"weights": IMAGENET, "precision": precision}
-    network = model.build_model(name, ModelInputs((32, 32), RGB), 2, **asked)
+    network = model.build_model(name, ModelInputs((32, 32), RGB), model.Head(2), **asked)
     features = keras.Model(network.input, network.get_layer("predictions").input)
     build = getattr(keras.applications, name)
     shape = {"include_top": False, "pooling": "avg", "input_shape": (32, 32, 3)}
@@ -123,7 +123,7 @@ def test_published_weights_see_what_they_see_in_the_published_model(name, cache,
 def test_unavailable_weights_give_a_sentence_with_file_and_folder(cache):
     def is_told(name, *words, size=(32, 32), argument="weights"):
         with refused(argument, *words) as caught:
-            model.build_model(name, ModelInputs(size, RGB), 2, weights=IMAGENET)
+            model.build_model(name, ModelInputs(size, RGB), model.Head(2), weights=IMAGENET)
         assert "\n" not in str(caught.value)
 
     path = cache / PUBLISHED["MobileNet"]
@@ -167,7 +167,7 @@ def test_weights_of_efficientnet_give_its_logits(tmp_path, kind):
         legacy_h5_format.save_model_to_hdf5(donor, path, include_optimizer=False)
     else:
         donor.save(path)
-    network = model.build_model("EfficientNetB0", ModelInputs((32, 32), RGB), 4)
+    network = model.build_model("EfficientNetB0", ModelInputs((32, 32), RGB), model.Head(4))
     assert "left random" not in load_weights(network, path)
     np.testing.assert_allclose(network(PIXELS), expected, atol=1e-4)
     network.save(tmp_path / "model.keras")  # with its preprocessing
@@ -179,7 +179,7 @@ def test_grey_pictures_and_other_models_have_the_datasets_numbers_and_no_publish
     grey = ImageSpec((32, 32), False, 1, (0.5,), (0.25,))
     for name, image in (("cnn", RGB), ("MobileNet", grey)):
         inputs = ModelInputs((32, 32), image)
-        names = [layer.name for layer in model.build_model(name, inputs, 2).layers]
+        names = [layer.name for layer in model.build_model(name, inputs, model.Head(2)).layers]
         assert "normalise" in names and "preprocess" not in names
         with refused("weights", name, f" {image.channels} channel"):
-            model.build_model(name, inputs, 2, weights=IMAGENET)
+            model.build_model(name, inputs, model.Head(2), weights=IMAGENET)

@@ -66,7 +66,7 @@ def test_run_resumed_after_unfreezing_keeps_the_optimizer_state():
 
 
 def test_frozen_layers_are_counted_as_in_model_layers_without_the_head():
-    network = model.build_model("MobileNet", INPUTS, 3)
+    network = model.build_model("MobileNet", INPUTS, model.Head(3))
     network.compile("sgd")
     (body,) = [layer for layer in network.layers if isinstance(layer, keras.Model)]
     Frozen(network, 10)
@@ -81,7 +81,7 @@ def test_frozen_layers_are_counted_as_in_model_layers_without_the_head():
     trained = [v.path.split("/")[0] for v in network.trainable_variables]
     assert len(trained) == 4 and all(name.startswith("dense") for name in trained)
     # The head of values is the layer with weights before their unit.
-    network = model.build_model("cnn", INPUTS, 1, "values", mean_std=MeanStd((5.0,), (2.0,)))
+    network = model.build_model("cnn", INPUTS, model.Head(1, "values", MeanStd((5.0,), (2.0,))))
     network.compile("sgd")
     Frozen(network, "all")
     kernel, bias = network.trainable_variables

@@ -1,6 +1,5 @@
 import dataclasses
 import re
-from typing import Any
 
 import keras
 import numpy as np
@@ -27,7 +26,7 @@ FEATURES = {
 
 
 def _build(name, size, num_classes, image):
-    return model.build_model(name, ModelInputs(size, image), num_classes)
+    return model.build_model(name, ModelInputs(size, image), model.Head(num_classes))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +55,7 @@ def test_the_cnn_takes_any_size_and_grey(size, image):
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 def test_pixels_are_normalised_by_the_manifests_numbers(precision):
     before = keras.config.dtype_policy()
-    network = model.build_model("cnn", ModelInputs((4, 4), RGB), 2, precision=precision)
+    network = model.build_model("cnn", ModelInputs((4, 4), RGB), model.Head(2), precision=precision)
     assert keras.config.dtype_policy() == before
     upto = keras.Model(network.input, network.get_layer("normalise").output)
     pixels = np.random.default_rng(0).integers(0, 256, (2, 4, 4, 3), np.uint8)
@@ -76,7 +75,9 @@ def test_pixels_are_normalised_by_the_manifests_numbers(precision):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "sync"), [("MobileNetV2", True), ("EfficientNetB0", False)])
 def test_an_architecture_normalises_over_the_global_batch_where_asked(name, sync):
-    network = model.build_model(name, ModelInputs((32, 32), RGB), 4, sync_batchnorm=sync)
+    network = model.build_model(
+        name, ModelInputs((32, 32), RGB), model.Head(4), sync_batchnorm=sync
+    )
     assert network(np.zeros((1, 32, 32, 3), np.uint8)).shape == (1, 4)
     layers = network.get_layer(index=-2).layers
     norms = [x for x in layers if isinstance(x, keras.layers.BatchNormalization)]
@@ -85,7 +86,7 @@ def test_an_architecture_normalises_over_the_global_batch_where_asked(name, sync
 
 def test_a_model_without_batch_normalisation_has_none_to_synchronise():
     with refused("sync_batchnorm", "VGG16"):
-        model.build_model("VGG16", ModelInputs((32, 32), RGB), 4, sync_batchnorm=True)
+        model.build_model("VGG16", ModelInputs((32, 32), RGB), model.Head(4), sync_batchnorm=True)
 
 
 @pytest.mark.parametrize("length", [None, 7])
@@ -99,10 +100,10 @@ def test_features_become_inputs_of_the_records_shape(length):
 
 def test_a_model_of_pictures_refuses_other_inputs_and_a_single_class():
     with refused("classes", "one class", "two classes"):
-        model.compile_model(_build("cnn", (8, 8), 1, RGB), OptimizerConfig(), 2, 5)
+        model.compile_model(_build("cnn", (8, 8), 1, RGB), model.Head(1), OptimizerConfig(), 2, 5)
     inputs = ModelInputs((32, 32), RGB, {"age": FEATURES["age"]})
     with refused("inputs", "age", "model='cnn'", "module:function"):
-        model.build_model("cnn", inputs, 2)
+        model.build_model("cnn", inputs, model.Head(2))
 
 
 @pytest.mark.parametrize(
@@ -116,11 +117,13 @@ def test_weights_of_another_head_leave_the_head_random(tmp_path, kind, head, cap
     path = str(tmp_path / f"before{kind}")
     donor = _build("cnn", (32, 32), 5, RGB)
     donor.save(path) if kind == ".keras" else donor.save_weights(path)
-    network = model.build_model("cnn", ModelInputs((32, 32), RGB), 5, weights=path)
+    network = model.build_model("cnn", ModelInputs((32, 32), RGB), model.Head(5), weights=path)
     for ours, theirs in zip(network.weights, donor.weights, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert ": 5 of 5 layers\n" in capsys.readouterr().out
-    network = model.build_model("cnn", ModelInputs((48, 48), RGB), 2, weights=path, **head)
+    network = model.build_model(
+        "cnn", ModelInputs((48, 48), RGB), model.Head(2, **head), weights=path
+    )
     for ours, theirs in zip(network.weights[:-2], donor.weights[:-2], strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert np.isfinite(network.weights[-2].numpy()).all()
@@ -132,7 +135,7 @@ def test_weights_for_other_classes_of_the_same_number_leave_the_head_random(tmp_
     donor = _build("cnn", (32, 32), 2, RGB)
     save_model(donor, path, ModelCard(("cat", "dog"), inputs))
     for names, layers in [(("cat", "dog"), "5 of 5 layers"), (("dog", "fox"), "4 of 5 layers")]:
-        network = model.build_model("cnn", inputs, 2, weights=path, outputs=names)
+        network = model.build_model("cnn", inputs, model.Head(2, names=names), weights=path)
         equal = [np.array_equal(*pair) for pair in zip(network.weights, donor.weights, strict=True)]
         assert all(equal[:-2]) and equal[-2] == (names == ("cat", "dog"))
         assert layers in capsys.readouterr().out
@@ -141,8 +144,8 @@ def test_weights_for_other_classes_of_the_same_number_leave_the_head_random(tmp_
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 def test_values_get_their_unit_by_a_last_layer_that_the_file_keeps(tmp_path, precision):
     inputs = ModelInputs((32, 32), RGB)
-    given: Any = {"target": "values", "precision": precision}
-    network = model.build_model("cnn", inputs, 2, **given, mean_std=PRICES)
+    head = model.Head(2, "values", PRICES)
+    network = model.build_model("cnn", inputs, head, precision=precision)
     pixels = np.random.default_rng(1).integers(0, 256, (4, 32, 32, 3), np.uint8)
     found = network(pixels).numpy()
     around_0 = keras.Model(network.input, network.layers[-2].output)(pixels).numpy()

@@ -12,16 +12,18 @@ PICTURE = ModelInputs((8, 8), RGB)
 
 @pytest.mark.parametrize("name", ["dense", "plain", "sequential", "whole_model"])
 def test_function_may_return_logits_or_a_model(name):
-    network = model.build_model(f"tests.support.tiny_models:{name}", PICTURE, 3)
+    network = model.build_model(f"tests.support.tiny_models:{name}", PICTURE, model.Head(3))
     assert network(np.zeros((2, 8, 8, 3), np.uint8)).shape == (2, 3) and network.name == name
     assert {v.dtype for v in network.trainable_variables} == {"float32"}
     for bounded in ("probabilities", "probabilities_in_a_model"):  # get no unit
         with refused("model", bounded, "softmax"):
-            model.build_model(f"tests.support.tiny_models:{bounded}", PICTURE, 3, "values")
+            model.build_model(
+                f"tests.support.tiny_models:{bounded}", PICTURE, model.Head(3, "values")
+            )
 
 
 def test_random_layers_differ_between_replicas_and_the_rest_is_as_it_was_made(tmp_path):
-    network = model.build_model("tests.support.tiny_models:dense", PICTURE, 3)
+    network = model.build_model("tests.support.tiny_models:dense", PICTURE, model.Head(3))
     (norm,) = [layer for layer in network.layers if hasattr(layer, "moving_variance")]
     assert not norm.synchronized
     strategy.separate_replicas(network)
