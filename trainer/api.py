@@ -23,12 +23,16 @@ from typing import TYPE_CHECKING, Any
 from imageshards.errors import Arg, UserError, names_arguments
 from imageshards.index import read_index
 from imageshards.manifest import VALIDATION_NAMES
-from imageshards.manifest.file import find_split
 from imageshards.storage import place
 from imageshards.text import counted
 from trainer.augment.augmentation import AugmentFunction
 from trainer.config import ReadConfig, parse_image_size
-from trainer.dataset.manifest import check_shards, load_manifest, needed_split
+from trainer.dataset.manifest import (
+    check_shards,
+    load_manifest,
+    named_split,
+    needed_split,
+)
 from trainer.dataset.open import check_sides, wanted_inputs
 from trainer.dataset.spec import (
     BOXES,
@@ -111,22 +115,29 @@ class Data:
         """Dtype and shape of each feature of a record, by name; `inputs` takes these names."""
         return dict(self.dataset.features)
 
-    def index(self, split: str | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+    def index(
+        self, split: str | Sequence[str] | None = None, columns: Sequence[str] | None = None
+    ) -> pa.Table:
         """Returns a table with a row for each record: its columns and its place. Reads no record.
 
         Args:
-            split: Name of a split; None for all splits.
+            split: Name of a split, or several in a list; None for all splits.
             columns: Names of columns, see `imageshards.index`; None for all columns.
 
         Raises:
             UserError: The index is missing or damaged, or a split or column does not exist.
         """
         columns = None if columns is None else _listed("columns", columns)
-        return read_index(self.dataset.data, self.dataset.manifest, split, columns, "path")
+        data, manifest = self.dataset.data, self.dataset.manifest
+        return read_index(data, manifest, splits_text(split), columns, "path")
 
     @names_arguments(data="path")
     def source(
-        self, split: str, *, features: Sequence[str] | None = None, decode: bool = False
+        self,
+        split: str | Sequence[str],
+        *,
+        features: Sequence[str] | None = None,
+        decode: bool = False,
     ) -> RecordSource:
         """Returns the records of a split by number, for PyTorch's `DataLoader`, grain and loops.
 
@@ -136,7 +147,7 @@ class Data:
         Neither TensorFlow nor Beam is loaded.
 
         Args:
-            split: Name of a split.
+            split: Name of a split, or several in a list.
             features: Names among `Data.features`; None for all.
             decode: Whether Pillow decodes the picture. The record then has `image`, uint8 [height,
                 width, channels], instead of the feature with the encoded bytes (`image/encoded`).
@@ -146,7 +157,7 @@ class Data:
         """
         from trainer.dataset.source import RecordSource
 
-        found = self.dataset.splits[find_split(split, self.dataset.splits, "split")]
+        found = named_split(self.dataset, "split", splits_text(split) or "")
         check_shards(self.dataset, [found])
         return RecordSource(
             self.dataset, found, None if features is None else _listed("features", features), decode
@@ -160,7 +171,7 @@ class Data:
         image_size: ImageSize | None = None,
         augment: str | Augment | AugmentFunction = "light",
         seed: int = 0,
-        split: str | None = None,
+        split: str | Sequence[str] | None = None,
         target: str | Sequence[str] | None = OWN_LABEL,
         target_kind: str | None = None,
         sample_weight: str | None = None,
@@ -194,7 +205,8 @@ class Data:
                 `trainer.augment.user_function`. MixUp and CutMix make labels float32 [batch,
                 classes]; `strong` mixes only if the picture is the only input.
             seed: Seed of the order and the augmentation, 0 to 2**31 - 1.
-            split: Name of a split; None for `train` or `training`.
+            split: Name of a split, or several in a list, which are read as one; None for `train` or
+                `training`. Their order does not matter.
             target: `label` for the dataset's own label, the name of a feature, or `bounding_boxes`.
                 A list of these gives several labels by name. None gives inputs alone.
             target_kind: `class` if the whole numbers of `target` are classes. None refuses more
@@ -225,7 +237,7 @@ class Data:
             self.config, batch_size=batch_size, image_size=image_size, seed=seed,
             # A function replaces the built-in augmentation, so the configuration says "none".
             augment=NONE if function is not None else augment, augment_on=augment_on,
-            train_split=split, target_kind=target_kind, sample_weight=sample_weight,
+            train_split=splits_text(split), target_kind=target_kind, sample_weight=sample_weight,
             classes=classes, where=where, balance=balance, inputs=inputs,
             min_box_visibility=min_box_visibility, sequence_length=sequence_length, cache=cache,
             cache_folder=cache_folder, threads=threads,
@@ -252,7 +264,7 @@ class Data:
         batch_size: int,
         image_size: ImageSize | None = None,
         eval_crop: float = 1.0,
-        split: str | None = None,
+        split: str | Sequence[str] | None = None,
         target: str | Sequence[str] | None = OWN_LABEL,
         target_kind: str | None = None,
         sample_weight: str | None = None,
@@ -274,19 +286,20 @@ class Data:
             image_size: Side in pixels, or (height, width); None for the dataset's size.
             eval_crop: Share of each side that is kept around the centre before resizing. Published
                 ImageNet figures use 0.875.
-            split: Name of a split; None for the first of `validation`, `val` and `valid`.
+            split: Name of a split, or several in a list; None for the first of `validation`, `val`
+                and `valid`.
 
         Raises:
             UserError: An argument is wrong, or does not fit the dataset.
         """
         config = with_arguments(
             self.config, batch_size=batch_size, image_size=image_size, eval_crop=eval_crop,
-            augment=NONE, validation_split=split, target_kind=target_kind,
+            augment=NONE, validation_split=splits_text(split), target_kind=target_kind,
             sample_weight=sample_weight, classes=classes, where=where, inputs=inputs,
             min_box_visibility=min_box_visibility, sequence_length=sequence_length, cache=cache,
             cache_folder=cache_folder, threads=threads,
         )  # fmt: skip
-        found = needed_split(self.dataset, "split", split, VALIDATION_NAMES)
+        found = needed_split(self.dataset, "split", config.validation_split, VALIDATION_NAMES)
         dataset = self._with_targets(target, target_kind)
         dataset = with_sample_weight(dataset, sample_weight)
         return evaluation_data(config, dataset, found, wanted_inputs(config, dataset))
@@ -310,6 +323,11 @@ def _function_of(augment: str | Augment | AugmentFunction, place: str) -> Augmen
             remedy="leave " + Arg("augment_on") + " out",
         )
     return function
+
+
+def splits_text(split: str | Sequence[str] | None) -> str | None:
+    """Returns the names of several splits as the command takes them; refuses all but texts."""
+    return None if split is None else ",".join(_listed("split", split))
 
 
 def with_arguments(config: ReadConfig, **values: Any) -> ReadConfig:

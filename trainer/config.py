@@ -83,7 +83,8 @@ class ReadConfig:
     records_root: Annotated[str | None, Option(
         RECORDS_ROOT_HELP, place=place, metavar="PLACE")] = None
     train_split: Annotated[str | None, Option(
-        "split to train on (default: train or training)", metavar="NAME")] = None
+        "split to train on, or several as one: fold1,fold2 (default: train or training)",
+        metavar="A,B")] = None
     target: Annotated[str | None, Option(
         "column that the model learns instead of the dataset's label. Floats are regression "
         "targets. A whole number or a text is a class. A list of any length, of numbers or texts, "
@@ -97,8 +98,9 @@ class ReadConfig:
         "column with one number per record: its weight in the loss and the metrics of training",
         metavar="COLUMN")] = None
     validation_split: Annotated[str | None, Option(
-        "split to validate on after every epoch, or none (default: validation, val or valid if the "
-        "dataset has such a split; never test)", metavar="NAME")] = None
+        "split to validate on after every epoch, or several as one: fold1,fold2; or none (default: "
+        "validation, val or valid if the dataset has such a split; never test)",
+        metavar="A,B")] = None
     allow_overlap: Annotated[bool, Option(
         "validates also on records that the training reads; without this flag such a "
         "--validation_split is refused")] = False

@@ -20,7 +20,7 @@ from imageshards.errors import Arg, UserError, names_arguments
 from imageshards.manifest import PAGE_NAME
 from imageshards.progress import text_table
 from imageshards.text import counted
-from trainer.api import Data, with_arguments
+from trainer.api import Data, splits_text, with_arguments
 from trainer.commands import (
     ARGUMENTS,
     ModelOptions,
@@ -65,8 +65,9 @@ class _Options:
 
     # fmt: off
     split: Annotated[str | None, Option(
-        "split to evaluate on; validation, val and valid are synonyms (default: the first of "
-        "validation, val, valid and test that the dataset has)", metavar="NAME")] = None
+        "split to evaluate on, or several as one: fold1,fold2; validation, val and valid are "
+        "synonyms (default: the first of validation, val, valid and test that the dataset has)",
+        metavar="A,B")] = None
     eval_crop: Annotated[float | None, Option(
         "share of each side that a centre crop keeps (default: as in training)")] = None
     json: Annotated[bool, Option("prints one JSON object instead of tables")] = False
@@ -137,7 +138,7 @@ def evaluate(
     model: str | os.PathLike[str] | keras.Model,
     data: str | os.PathLike[str] | Data | EvaluationData,
     *,
-    split: str | None = None,
+    split: str | Sequence[str] | None = None,
     batch_size: int | None = None,
     eval_crop: float | None = None,
     classes: Sequence[str] | None = None,
@@ -169,7 +170,8 @@ def evaluate(
         data: Folder of a dataset; the result of `ims.open`; or the result of `Data.evaluation`,
             which allows only `skip_broken` of the options from `split` to `threads`. A
             `keras.Model` needs the result of `Data.evaluation`.
-        split: Name of a split; None for the first of validation, val, valid and test.
+        split: Name of a split, or several in a list; None for the first of validation, val, valid
+            and test.
         batch_size: Global batch size, summed over all replicas; None for 32.
         eval_crop: Share of each side that is kept around the centre; None for that of training.
         classes: Names of the classes to read; None for all.
@@ -197,7 +199,7 @@ def evaluate(
     """
     # Arguments are refused beside others only if the caller gave them, so defaults are left out.
     given = _given(
-        split=split, batch_size=batch_size, eval_crop=eval_crop, classes=classes,
+        split=splits_text(split), batch_size=batch_size, eval_crop=eval_crop, classes=classes,
         where=where or None, threads=threads, records_root=records_root,
     )  # fmt: skip
     if not isinstance(model, str | os.PathLike):

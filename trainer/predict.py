@@ -1,4 +1,4 @@
-"""Predicts the classes, labels or values of image files: `imageshards predict`."""
+"""Predicts the classes, labels or values of pictures: `imageshards predict`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from imageshards import storage
 from imageshards.commands.command_line import Parser
-from imageshards.commands.options import Option, add_options, check_options
+from imageshards.commands.options import Option, add_options, check_options, refuse_idle
 from imageshards.errors import Arg, UserError, names_arguments
-from imageshards.images.options import EXTENSIONS, passed_over
+from imageshards.images.options import EXTENSIONS
+from imageshards.manifest.file import RECORDS_ROOT_HELP
 from imageshards.text import counted, printable
 from trainer.commands import ARGUMENTS, ModelOptions, chosen, run
 from trainer.imports import callers_settings, quiet_import
-from trainer.serving.model_file import find_model
+from trainer.serving.model_file import SavedModel, find_model, find_transform
+from trainer.serving.pictures import (
+    find_files,
+    pictures_of_files,
+    pictures_of_input,
+    pictures_of_split,
+)
+from trainer.serving.prediction_file import cells_of, check_new, columns_of, write_predictions
 
 if TYPE_CHECKING:
     import argparse
@@ -47,8 +55,30 @@ class _Options:
     """The options of a prediction."""
 
     # fmt: off
+    input: Annotated[str | None, Option(
+        "pictures for --output: a table (.csv, .jsonl, .parquet) with paths, a folder, a glob, or "
+        "an archive (.tar, .zip)", place=storage.place, metavar="PATH")] = None
+    image_path: Annotated[str | None, Option(
+        "path of a picture, relative to the table, with columns in braces: 'test/{id}.jpg' "
+        "(default: the first column whose cell is the name of a picture)",
+        metavar="TEMPLATE")] = None
+    key_column: Annotated[str | None, Option(
+        "column of the table that names a row (default: key or id, else the column of "
+        "--image_path, else the path)", metavar="NAME")] = None
+    data: Annotated[str | None, Option(
+        "dataset whose records are the pictures for --output", place=storage.place,
+        metavar="DIR")] = None
+    records_root: Annotated[str | None, Option(
+        RECORDS_ROOT_HELP, place=storage.place, metavar="PLACE")] = None
+    split: Annotated[str | None, Option(
+        "split of --data, or several as one: fold1,fold2 (default: test, or else validation, val "
+        "or valid)", metavar="A,B")] = None
+    output: Annotated[str | None, Option(
+        "new .csv file with a row for each picture: its key, the class, a column for each "
+        "probability or value, and the reason if there is no prediction. The same command goes on "
+        "after a kill", place=storage.place, metavar="FILE")] = None
     json: Annotated[bool, Option("prints one JSON array instead of a table")] = False
-    batch_size: Annotated[int, Option("number of files per batch", least=1)] = 32
+    batch_size: Annotated[int, Option("number of pictures per batch", least=1)] = 32
     top: Annotated[int | None, Option(
         "number of classes shown per file (default: 3). For a model of several labels: shows the N "
         "most probable labels, also below 0.5", least=1)] = None
@@ -56,18 +86,30 @@ class _Options:
 
     def __post_init__(self) -> None:
         check_options(self)
+        for name in ("image_path", "key_column"):
+            if self.input is None:
+                refuse_idle(self, name, "without a table", Arg("input", "FILE.csv"))
+        for name in ("split", "records_root"):
+            if self.data is None:
+                refuse_idle(self, name, "without " + Arg("data"), Arg("data", "DIR"))
+        if self.output is None:
+            for name in ("input", "data"):
+                refuse_idle(self, name, "without " + Arg("output"), Arg("output", "FILE.csv"))
+        else:
+            for name in ("json", "top"):
+                refuse_idle(self, name, "with " + Arg("output"), "no " + Arg("output"))
 
 
 def make_parser() -> Parser:
     """Returns the parser of `imageshards predict`."""
     parser = Parser(
         prog=PROGRAM,
-        description="Predicts the classes, labels or values of image files.",
+        description="Predicts the classes, labels or values of pictures.",
         epilog=_EPILOG,
     )
     parser.add_argument(
         "files",
-        nargs="+",
+        nargs="*",
         type=functools.partial(storage.place, "FILE"),
         metavar="FILE",
         help="image file or folder: local, gs:// or s3://. A folder means all its files with the "
@@ -85,8 +127,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     asked = vars(args)
-    path, prints_json = asked.pop("model_path"), asked.pop("json", False)
-    found = Predictions(path, **asked)
+    path, files = asked.pop("model_path"), asked.pop("files")
+    model = {name: asked.pop(name) for name in ("last", "code", "trust") if name in asked}
+    options = _Options(**asked)
+    named = [one for one in (*files[:1], options.input, options.data) if one is not None]
+    if len(named) != 1:
+        raise UserError(
+            argument="FILE",
+            received=" and ".join(map(repr, named)) or "nothing",
+            expected="files, or else " + Arg("input") + ", or else " + Arg("data"),
+        )
+    if options.output is not None:
+        return _write(find_model(path, **model), options, files)
+    found = Predictions(path, files, options.batch_size, options.top, **model)
+    prints_json = options.json
     if found.model.file != path:
         # Standard output is the table or the JSON array alone.
         taken = chosen(path, found.model.file, found.model.card.step)
@@ -101,11 +155,40 @@ def _run(args: argparse.Namespace) -> int:
         total += 1
         broken += bool(row.error)
         shown = f"error: {row.error}" if row.error else line
-        print(f"{row.file:<{min(width, 80)}}   {shown}", flush=True)
+        print(f"{row.key:<{min(width, 80)}}   {shown}", flush=True)
     if broken:
         print(
             f"{PROGRAM}: {broken:,} of {counted(total, 'file')} could not be read.", file=sys.stderr
         )
+    return EXIT_BROKEN_FILES if broken else 0
+
+
+def _write(saved: SavedModel, options: _Options, files: Sequence[str]) -> int:
+    """Writes the rows of `--output`; returns the exit code."""
+    output, card = str(options.output), saved.card
+    check_new(output)
+    if options.data is not None:
+        pictures = pictures_of_split(card, options.data, options.records_root, options.split)
+    elif options.input is not None:
+        pictures = pictures_of_input(options.input, options.image_path, options.key_column)
+    else:
+        pictures = pictures_of_files(find_files(files))
+    with quiet_import():
+        from trainer.serving.predictor import Predictor
+
+        model = saved.load_for_serving()
+    predictor = Predictor(model, card, pictures, find_transform(saved.file))
+
+    def rows_from(start: int) -> Iterator[Sequence[str]]:
+        for one in predictor.predict(options.batch_size, start):
+            yield cells_of(card, one.key, one.found, one.error)
+
+    digest = storage.sha256_of(saved.file)[1]
+    made_of = {"model": digest, "input": pictures.identity, "batch_size": options.batch_size}
+    header, total = columns_of(card, pictures.key_name), len(pictures.keys)
+    broken = write_predictions(output, header, made_of, total, rows_from)
+    print(f"model    {saved.file}, step {card.step}")
+    print(f"written  {output}: {counted(total, 'row')}, {broken:,} without a prediction")
     return EXIT_BROKEN_FILES if broken else 0
 
 
@@ -188,58 +271,12 @@ class Predictions:
             from trainer.serving.predictor import Predictor
 
             model, card = self.model.load_for_serving(), self.model.card
-        for row in Predictor(model, card).predict(self.files, self._options.batch_size):
+        predictor = Predictor(model, card, pictures_of_files(self.files))
+        for row in predictor.predict(self._options.batch_size):
             yield (
                 row,
                 ({}, "") if row.error else SHOWN[card.target](row.found, card, self._options.top),
             )
-
-
-def find_files(paths: Sequence[str]) -> list[str]:
-    """Replaces each folder by the pictures in it, sorted by name; refuses a folder without any."""
-    found: list[str] = []
-    for path in paths:
-        inside = _pictures_in(path)
-        if inside == []:
-            raise UserError(
-                argument="FILE",
-                received=f"{path!r}, a folder without pictures",
-                expected=f"files ending in {', '.join(EXTENSIONS)}",
-            )
-        found += [path] if inside is None else inside
-    return found
-
-
-def _pictures_in(path: str) -> list[str] | None:
-    """Returns the pictures in a folder, sorted; None if `path` is no folder."""
-    try:
-        # Reading a single object needs no right to list its bucket.
-        storage.check_bucket(path, "FILE", must_list=False)
-        if not storage.is_folder(path):
-            return None
-        prefix = len(path.rstrip("/")) + 1
-        stored = (file.path for file in storage.files_below(path))
-        files = _local_files(path, prefix) if storage.is_local(path) else stored
-        return sorted(
-            file
-            for file in files
-            if file.lower().endswith(EXTENSIONS) and not passed_over(file[prefix:])
-        )
-    except OSError as e:
-        raise UserError(
-            argument="FILE",
-            received=f"{path!r}, which cannot be listed ({e.strerror or e})",
-            expected="a file or a folder that may be read",
-        ) from e
-
-
-def _local_files(folder: str, prefix: int) -> Iterator[str]:
-    """Yields the files below a local folder, except for folders that `passed_over` names."""
-    for entry in storage.walk(folder, lambda path: not passed_over(path[prefix:])):
-        if entry.error is not None:
-            raise entry.error
-        if entry.status is not None:
-            yield entry.path
 
 
 def top(shares: Sequence[float], card: ModelCard, count: int) -> list[dict[str, Any]]:
@@ -278,7 +315,7 @@ SHOWN = {"class": _classes, "labels": _labels, "values": _values}
 
 
 def _row(row: Prediction, shown: Shown) -> dict[str, Any]:
-    return {"file": printable(row.file)} | ({"error": row.error} if row.error else shown[0])
+    return {"file": printable(row.key)} | ({"error": row.error} if row.error else shown[0])
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ from imageshards.manifest import (
     Shard,
     record_features,
 )
-from imageshards.manifest.file import find_split
+from imageshards.manifest.file import find_splits
 from imageshards.text import counted
 from imageshards.tfrecord import FRAME_BYTES
 
@@ -271,15 +271,14 @@ def read_index(
 
     Args:
         directory, manifest: The dataset, local or in a store.
-        split: A split, or another usual name of the split (`find_split`); None for all splits.
+        split: A split, or several between commas (`find_splits`); None for all splits.
         columns: The columns to return; None for all columns.
         argument: The name of the argument that received the dataset, for errors.
 
     Raises:
         UserError: The split or a column is unknown, or the index is missing or damaged.
     """
-    if split is not None:
-        split = find_split(split, manifest.splits, "split")
+    splits = [*manifest.splits] if split is None else find_splits(split, manifest.splits, "split")
     schema = index_schema(manifest.features, manifest.label)
     if columns is not None:
         columns = [columns] if isinstance(columns, str) else [*dict.fromkeys(columns)]
@@ -288,7 +287,7 @@ def read_index(
                 expected = f"some of {', '.join(schema.names)}"
                 raise UserError(argument="columns", received=repr(name), expected=expected)
         schema = index_schema(manifest.features, manifest.label, columns)
-    wanted = [shard for name, shard in manifest.shards() if split in (None, name)]
+    wanted = [shard for name, shard in manifest.shards() if name in splits]
     tables = storage.map_concurrently(
         lambda shard: read_shard_index(directory, shard, schema, argument, manifest.make_again),
         wanted,

@@ -243,6 +243,56 @@ def test_a_value_of_any_type_is_taken_or_refused_in_a_sentence(data, method):
             call(**base | {name: value})
 
 
+@pytest.fixture(scope="module")
+def folds(tmp_path_factory: pytest.TempPathFactory) -> Data:
+    """Three splits, whose records have names of their own."""
+    folder = tmp_path_factory.mktemp("folds")
+    return ims.open(make_dataset(folder, {"fold0": 7, "fold1": 8, "fold2": 6}, size_px=((8, 8),)))
+
+
+def test_several_splits_are_read_as_one_in_any_order_of_their_names(folds, tmp_path):
+    train = folds.train(batch_size=7, split=["fold2", "fold1"], augment="none")
+    assert (train.steps_per_epoch, train.num_records) == (2, 14)
+    assert train.class_weight == pytest.approx({0: 14 / 15, 1: 14 / 15, 2: 14 / 12})
+    rows = folds.index(["fold1", "fold2"], ["split", "label"])
+    assert rows["split"].to_pylist() == ["fold1"] * 8 + ["fold2"] * 6
+    source = folds.source(["fold2", "fold1"], features=["image/class/label"])
+    assert [one["image/class/label"] for one in source] == rows["label"].to_pylist()
+
+    def epoch(data: Any) -> list[int]:
+        batches = itertools.islice(data.batches().as_numpy_iterator(), 2)
+        return [int(one) for batch in batches for one in batch["record"]]
+
+    assert sorted(epoch(train)) == [*range(14)] != epoch(train)
+    assert {record < 8 for record in epoch(train)[:7]} == {True, False}  # a batch has both splits
+    again = folds.train(batch_size=7, split=("fold1", "fold2"), augment="none")
+    assert_same(taken(train.dataset(1), 2), taken(again.dataset().skip(1), 2))
+    assert again.identity == train.identity
+    cache = {"cache": "pixels", "cache_folder": tmp_path}
+    cached = folds.train(batch_size=7, split=["fold1", "fold2"], augment="none", **cache)
+    assert_same(taken(cached.dataset(), 2), taken(train.dataset(), 2))
+    measured = folds.evaluation(batch_size=7, split=["fold0", "fold2"])
+    labels = [label for _, batch in measured.dataset() for label in batch.numpy()]
+    assert (len(labels), measured.subset.split.name) == (13, "fold0,fold2")
+
+
+@pytest.mark.parametrize(
+    ("split", "word"),
+    [
+        (["fold1", "x"], "some of fold0, fold1, fold2, not 'x'"),
+        (["fold1", "fold1"], "each split once"),
+        ([], "one of fold0"),
+        ([1], "texts, in a list"),
+    ],
+)
+def test_wrong_lists_of_splits_are_refused(folds, split, word):
+    for call in (folds.train, folds.evaluation):
+        with refused(None, "split received", word):
+            call(batch_size=2, split=split)
+    with refused("split", word):
+        folds.index(split)
+
+
 @pytest.mark.parametrize("asked", [{}, {"balance": "sampling", "where": "age>=1"}])
 def test_an_iterator_is_saved_and_restored_by_tensorflow(data, tmp_path, asked):
     train = data.train(batch_size=4, augment="none", seed=3, **asked)

@@ -14,6 +14,7 @@ from tests.support.pictures import scene
 from tests.support.served_models import SIZE, card, network, picture_reader, saved, values_card
 from trainer import export
 from trainer.dataset.spec import FeatureSpec
+from trainer.serving.pictures import pictures_of_files
 from trainer.serving.predictor import Predictor
 
 JPEG = encoded(scene(), quality=95)
@@ -87,7 +88,8 @@ def test_exported_model_uses_the_eval_crop_of_the_training(tmp_path: pathlib.Pat
     found = served(tmp_path, tmp_path / "s")(image_bytes=tf.constant([JPEG]))["probabilities"]
     np.testing.assert_allclose(found, expected, atol=1e-6)
     (tmp_path / "a.jpg").write_bytes(JPEG)
-    (row,) = Predictor(model, of).predict([str(tmp_path / "a.jpg")], 1)
+    pictures = pictures_of_files([str(tmp_path / "a.jpg")])
+    (row,) = Predictor(model, of, pictures).predict(1)
     np.testing.assert_allclose(row.found, expected[0], atol=1e-3)
 
 

@@ -12,11 +12,11 @@ from tests.support.pictures import scene
 from tests.support.served_models import card, network
 from tests.support.store_servers import StoreServer, store_server
 from tests.support.trainer_data import assert_same, make_dataset
-from trainer import predict
 from trainer.__main__ import main
 from trainer.commands import parse_config
 from trainer.reader.batches import TrainingData, open_data
 from trainer.reader.described import EvaluationData
+from trainer.serving.pictures import find_files, pictures_of_files
 from trainer.serving.predictor import Predictor
 
 Opened = tuple[TrainingData, EvaluationData | None]
@@ -92,9 +92,9 @@ def test_pictures_in_buckets_are_found_and_read(store: StoreServer) -> None:
     folder = store.bucket() + "/pictures"
     for name in ("b.jpg", "below/a.jpg", "notes.txt"):
         storage.write(f"{folder}/{name}", encoded(scene(60, 50)))
-    found = predict.find_files([folder, f"{folder}/none.jpg"])
+    found = find_files([folder, f"{folder}/none.jpg"])
     assert found == [f"{folder}/{name}" for name in ("b.jpg", "below/a.jpg", "none.jpg")]
-    *whole, missing = Predictor(network(card()), card()).predict(found, 4)
+    *whole, missing = Predictor(network(card()), card(), pictures_of_files(found)).predict(4)
     assert [row.error for row in whole] == ["", ""] and missing.error == "no such object"
 
 

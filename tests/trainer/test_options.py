@@ -165,7 +165,8 @@ ELSEWHERE = {
     "overwrite dry_run cluster cluster_port cluster_timeout deterministic",
     "evaluate": "model_path data split batch_size classes where threads json report eval_crop "
     "skip_broken records_root replicas last model trust",
-    "predict": "model_path json batch_size top last model trust",
+    "predict": "model_path input image_path key_column data records_root split output json "
+    "batch_size top last model trust",
     "export": "model_path output overwrite last model trust",
 }
 

@@ -1,5 +1,7 @@
+import csv
 import json
 import pathlib
+import signal
 from typing import Any
 
 import numpy as np
@@ -10,11 +12,13 @@ from PIL import Image
 import imageshards as ims
 from imageshards.images.encode import encode_image
 from imageshards.images.options import ImageOptions
+from tests.support.commands import Command, kill_at
 from tests.support.pictures import lossless_jpeg, scene
 from tests.support.pictures import saved as encoded
 from tests.support.served_models import OPTIONS, card, network, saved, values_card
 from trainer import predict
 from trainer.dataset.spec import FeatureSpec
+from trainer.serving.pictures import find_files
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +116,7 @@ def test_predict_takes_the_pictures_of_a_folder_that_a_build_takes(tmp_path):
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    found = predict.find_files([str(tmp_path), f"{tmp_path}/.h/x.jpg"])
+    found = find_files([str(tmp_path), f"{tmp_path}/.h/x.jpg"])
     assert [name.removeprefix(f"{tmp_path}/") for name in found] == [*names[:2], ".h/x.jpg"]
 
 
@@ -126,6 +130,66 @@ def test_python_gets_the_array_of_the_command(model_folder, photos, capsys):
     assert row["file"] == str(again) and len(row["top"]) == 1
     assert ims.predict(model_folder, []) == []
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_table_gets_the_predictions_of_its_files_in_a_file(model_folder, photos, capsys):
+    """A picture that cannot be read is a row; the exit code says so, as without a file."""
+    files = sorted(str(path) for path in photos.glob("[0-4].jpg"))
+    (photos / "3.jpg").write_bytes(b"no picture")
+    lines = [f"{pathlib.Path(file).stem},{number}" for number, file in enumerate(files)]
+    (photos / "test.csv").write_text("\n".join(["id,n", *lines, "9,5", ""]))
+    output = photos / "out" / "predictions.csv"
+    table = ["--input", photos / "test.csv", "--image_path", "{id}.jpg", "--output", output]
+    asked = [*map(str, ["--model_path", model_folder, *table, "--batch_size", 2])]
+    assert predict.main(asked) == 1
+    assert f"written  {output}: 6 rows, 2 without a prediction" in capsys.readouterr().out
+    with output.open(newline="") as file:
+        found = list(csv.DictReader(file))
+    assert [row["id"] for row in found] == ["0", "1", "2", "3", "4", "9"]
+    shown = rows(capsys, "--model_path", model_folder, *files, photos / "9.jpg")[1]
+    for row, one in zip(found, shown, strict=True):
+        assert (row["error"], row["class"]) == (one.get("error", ""), one.get("class", ""))
+        for entry in one.get("top", ()):
+            assert float(row[entry["class"]]) == pytest.approx(entry["probability"], abs=1e-5)
+    output.unlink()
+    asked[asked.index("--input") : asked.index("--output")] = [str(photos / "0.jpg")]
+    assert predict.main(asked) == 0 and output.read_text().splitlines()[1].startswith(str(photos))
+
+
+@pytest.mark.process
+def test_a_killed_command_goes_on_and_writes_the_same_bytes(model_folder, photos):
+    lines = [f"{number % 6}.jpg,{number}" for number in range(11)]  # 5.jpg is absent
+    (photos / "test.csv").write_text("\n".join(["file,id", *lines]))
+    whole, output = photos / "whole.csv", photos / "killed.csv"
+    asked = ["--model_path", model_folder, "--input", photos / "test.csv", "--batch_size", 3]
+    asked = [*map(str, asked), "--output"]
+    assert predict.main([*asked, str(whole)]) == 1
+    third = ("trainer.serving.predictor", "Predictor._batch", 3)
+    killed = Command("trainer", "trainer.predict", *asked, output, before=kill_at, given=third)
+    assert killed.wait() == -signal.SIGKILL, killed.communicate()
+    part = photos / "killed.csv.part"
+    assert part.read_bytes().count(b"\n") == 7 and not output.exists()
+    part.write_bytes(part.read_bytes() + b"6,cat,0.5")  # half a row
+    assert predict.main([*asked, str(output)]) == 1
+    assert output.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("flags", "argument"),
+    [
+        ("", "FILE"),
+        ("a.jpg --input t.csv --output o.csv", "FILE"),
+        ("--input t.csv", "input"),
+        ("--data set", "data"),
+        ("a.jpg --output o.csv --json", "json"),
+        ("a.jpg --output o.csv --top 2", "top"),
+        ("a.jpg --split test", "split"),
+        ("--data set --output o.csv --image_path {id}.jpg", "image_path"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused(flags, argument, capsys):
+    assert predict.main(["--model_path", "none", *flags.split()]) == 2
+    assert f"--{argument}"[2 * (argument == "FILE") :] + " received" in capsys.readouterr().err
 
 
 def test_errors_name_the_argument(tmp_path: pathlib.Path, model_folder: pathlib.Path) -> None:

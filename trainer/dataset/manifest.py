@@ -30,7 +30,7 @@ _EXACT_SIZE_MODES = ("crop", "stretch", "pad", "exact")
 def find_split(
     dataset: DatasetSpec, argument: str, name: str | None, usual: Sequence[str]
 ) -> Split | None:
-    """Returns the split `name`, or by another usual word for it; None if it has no records.
+    """Returns the split `name`, or several as one (`named_split`); None if it has no records.
 
     Without a name it is the first with one of the `usual` names; None if there is none.
     """
@@ -38,8 +38,14 @@ def find_split(
         name = next((one for one in usual if one in dataset.splits), None)
     if name is None:
         return None
-    split = dataset.splits[manifest_file.find_split(name, dataset.splits, argument)]
+    split = named_split(dataset, argument, name)
     return split if split.num_records else None
+
+
+def named_split(dataset: DatasetSpec, argument: str, names: str) -> Split:
+    """Returns the splits of `find_splits` as one split, which may have no record."""
+    found = manifest_file.find_splits(names, dataset.splits, argument)
+    return Split.joined([dataset.splits[name] for name in found])
 
 
 def needed_split(

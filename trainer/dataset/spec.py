@@ -34,10 +34,10 @@ OWN_LABEL = "label"
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """A split; records are numbered over all shards.
+    """A split, or several as one; records are numbered over all shards.
 
     Attributes:
-        name: As the manifest has it.
+        name: As the manifest has it; several names are separated by commas.
         shards: In the manifest's order.
         paths: Of the shards: local, `gs://` or `s3://`.
     """
@@ -45,6 +45,15 @@ class Split:
     name: str
     shards: Sequence[Shard]
     paths: Sequence[str]
+
+    @staticmethod
+    def joined(splits: Sequence[Split]) -> Split:
+        """Returns the shards of several splits as one split, whose records follow one another."""
+        return Split(
+            ",".join(split.name for split in splits),
+            [shard for split in splits for shard in split.shards],
+            [path for split in splits for path in split.paths],
+        )
 
     @property
     def num_records(self) -> int:

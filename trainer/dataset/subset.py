@@ -159,20 +159,29 @@ def select(
 
 def refuse_overlap(training: Subset, validation: Subset) -> None:
     """Refuses a validation with records of the training, whose figures would look too good."""
-    name, both = validation.split.name, (training, validation)
-    if len({(subset.dataset.fingerprint, subset.split.name) for subset in both}) > 1:
+    if training.dataset.fingerprint != validation.dataset.fingerprint:
         return
-    read = np.ones(training.split.num_records, bool)
-    for subset in both:
-        read &= True if subset.record_classes is None else subset.record_classes >= 0
-    if read.any():
+    # Splits that are read as one may share some of their shards with the other subset.
+    trained, validated = _read_in_shards(training), _read_in_shards(validation)
+    same = trained.keys() & validated.keys()
+    shared = sum(int((trained[shard] & validated[shard]).sum()) for shard in same)
+    if shared:
         other = Arg("validation_split", "none", python="another split or where of Data.evaluation")
         raise UserError(
             argument="validation_split",
-            received=f"{name!r} with {counted(int(read.sum()), 'record')} that the training reads",
+            received=f"{validation.split.name!r} with {counted(shared, 'record')} that the "
+            "training reads",
             expected="records that the training does not read",
             remedy="use " + other + ", or say " + Arg("allow_overlap", True),
         )
+
+
+def _read_in_shards(subset: Subset) -> dict[str, NDArray[np.bool_]]:
+    """Returns by the name of each shard which of its records are read."""
+    split, classes = subset.split, subset.record_classes
+    read = np.ones(split.num_records, bool) if classes is None else classes >= 0
+    names = [shard.name for shard in split.shards]
+    return dict(zip(names, np.split(read, split.starts[1:]), strict=True))
 
 
 def mean_and_std(subset: Subset, target: DatasetSpec) -> MeanStd | None:

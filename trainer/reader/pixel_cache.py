@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import math
 import mmap
@@ -47,6 +48,8 @@ _DECODED_AT_ONCE = 64
 # Progress is written to disk after this many pieces.
 _SAFE_PIECES = 64
 _WAIT_SEC = 0.5
+# The names of many splits, read as one, would be longer than the name of a file may be.
+_MAX_NAME = 150
 
 
 class PixelCache:
@@ -135,6 +138,8 @@ def decode_once(
             remedy="name a folder by " + Arg("cache_folder"),
         )
     split = urllib.parse.quote(subset.split.name, safe="")
+    if len(split) > _MAX_NAME:
+        split = hashlib.sha256(split.encode()).hexdigest()[:16]
     name = f"pixels-{split}-{'x'.join(map(str, _row_shape(subset)))}"
     of_set = subset.dataset.fingerprint[:16] or "shards"
     folder = os.path.join(read_options.cache_folder, of_set, name)

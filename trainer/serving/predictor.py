@@ -1,25 +1,30 @@
-"""Applies a model to image files: prepares and predicts them here, or exports a SavedModel.
+"""Applies a model to pictures: prepares and predicts them here, or exports a SavedModel.
 
 Files are prepared as a build prepares photos.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
+import collections
 import dataclasses
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from imageshards import storage
 from imageshards.errors import ImageError, UserError
 from imageshards.images.encode import encode_image
 from imageshards.images.options import ImageOptions
-from imageshards.storage.concurrency import available_cores
+from imageshards.storage.concurrency import available_cores, in_thread
+from imageshards.tfrecord import RecordError
 from trainer.augment.decode import batch_pictures
 from trainer.dataset.spec import ModelCard, ModelInputs
 from trainer.serving.columns import Columns
+from trainer.serving.pictures import Pictures
 from trainer.serving.preprocess import record_jpeg
 
 IMAGE_BYTES = "image_bytes"
@@ -28,68 +33,149 @@ SIGNATURE = "serving_default"
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """The prediction for one file.
+    """The prediction for one picture.
 
     Attributes:
-        file: Path of the file, as given.
-        found: Probabilities or values, in the order of the outputs; empty for a broken file.
-        error: Why the file could not be read; empty if it could.
+        key: Key of the picture; for a file its path, as given.
+        found: Probabilities or values, in the order of the outputs; empty for a broken picture.
+        error: Why the picture has no prediction; empty if it has one.
     """
 
-    file: str
+    key: str
     found: Sequence[float] = ()
     error: str = ""
 
 
+# A picture as a build stores it, with the values of further inputs; or why it cannot be used.
+_Read = tuple[bytes, dict[str, np.ndarray]] | str
+
+
 class Predictor:
-    """A predictor of files, in batches, with a model from `load_for_serving`.
+    """A predictor of pictures, in batches, with a model from `load_for_serving`.
+
+    `transform` is the folder of the tensorflow-transform graph that makes inputs of the columns of
+    files, or None.
 
     Raises:
-        UserError: The model needs more than pictures.
+        UserError: The model needs inputs that the pictures do not have.
     """
 
-    def __init__(self, model: keras.Model, card: ModelCard):
-        inputs = card.inputs
-        if further := Columns(inputs, None).signature:
+    def __init__(
+        self, model: keras.Model, card: ModelCard, pictures: Pictures, transform: str | None = None
+    ):
+        inputs, self._pictures = pictures.inputs or card.inputs, pictures
+        columns = Columns(inputs, None if pictures.inputs else transform)
+        self._signature = columns.signature
+        if absent := [name for name in self._signature if name not in pictures.column_names]:
             raise UserError(
                 argument="model_path",
-                received=f"a model that takes {', '.join(further)} besides the picture, "
-                "which files do not have",
-                remedy="use imageshards export, whose signature takes the other inputs",
+                received=f"a model that takes {', '.join(absent)} besides the picture, "
+                "which the pictures do not have",
+                remedy="name a table with these columns by --input, or use imageshards export",
             )
         self._options = ImageOptions.from_manifest(inputs.image.options)
-        pictures = batch_pictures(inputs.image, inputs.size, inputs.eval_crop)
+        decode = batch_pictures(inputs.image, inputs.size, inputs.eval_crop)
 
-        def predict(records: tf.Tensor) -> tf.Tensor:
-            return answer(model, pictures(records, tf.zeros_like(records, tf.int64)), card)
+        def predict(records: tf.Tensor, given: Mapping[str, tf.Tensor]) -> tf.Tensor:
+            shown = decode(records, tf.zeros_like(records, tf.int64))
+            if inputs.features:
+                shown = {"image": shown, **columns(given, tf.shape(records)[0])}
+            return answer(model, shown, card)
 
         # A batch dimension of None makes one trace serve batches of any size.
-        self._predict = tf.function(predict, [tf.TensorSpec((None,), tf.string)], autograph=False)
+        signature = [tf.TensorSpec((None,), tf.string), self._signature]
+        self._predict = tf.function(predict, signature, autograph=False)
 
-    def predict(self, files: Sequence[str], batch_size: int) -> Iterator[Prediction]:
-        """Yields a prediction for each local or remote file, in order, also for broken files."""
+    def predict(self, batch_size: int, start: int = 0) -> Iterator[Prediction]:
+        """Yields a prediction for each picture from `start` on, in order, also for broken ones."""
+        count = len(self._pictures.keys)
         # Threads suffice, because Pillow releases Python's lock while it works on pixels.
-        with concurrent.futures.ThreadPoolExecutor(available_cores()) as pool:
-            for start in range(0, len(files), batch_size):
-                batch = files[start : start + batch_size]
-                read = list(pool.map(self._record, batch))
-                records = [record for record in read if isinstance(record, bytes)]
-                # Rows exist only for the files that could be read.
-                rows = iter(self._predict(tf.constant(records)).numpy() if records else ())
-                for file, found in zip(batch, read, strict=True):
-                    if isinstance(found, str):
-                        yield Prediction(file, error=found)
-                    else:
-                        yield Prediction(file, next(rows).tolist())
+        with ThreadPoolExecutor(available_cores()) as pool:
+            # The next batch is read while the model works on the one before.
+            ahead: collections.deque[list[Future[_Read]]] = collections.deque()
+            try:
+                for first in range(start, count, batch_size):
+                    numbers = range(first, min(first + batch_size, count))
+                    ahead.append([pool.submit(in_thread(self._read), one) for one in numbers])
+                    if len(ahead) > 1:
+                        yield from self._batch(first - batch_size, ahead.popleft())
+                for rest in ahead:
+                    yield from self._batch(count - len(rest), rest)
+            finally:
+                pool.shutdown(cancel_futures=True)
 
-    def _record(self, file: str) -> bytes | str:
-        """Returns the JPEG that a build would write, or why the file cannot be used."""
+    def _batch(self, first: int, futures: Sequence[Future[_Read]]) -> Iterator[Prediction]:
+        read = [future.result() for future in futures]
+        # Rows exist only for the pictures that could be read.
+        rows = iter(self._rows([one for one in read if not isinstance(one, str)]))
+        keys = self._pictures.keys[first : first + len(read)]
+        for key, one in zip(keys, read, strict=True):
+            found = one if isinstance(one, str) else next(rows)
+            if isinstance(found, str):
+                yield Prediction(key, error=found)
+            elif not np.isfinite(found).all():
+                yield Prediction(key, error="the model's answer is not a number")
+            else:
+                yield Prediction(key, found.tolist())
+
+    def _rows(self, read: Sequence[tuple[bytes, dict[str, np.ndarray]]]) -> list[np.ndarray | str]:
+        if not read:
+            return []
+        given = {
+            name: _stacked([columns[name] for _, columns in read], spec)
+            for name, spec in self._signature.items()
+        }
         try:
-            return encode_image(storage.read(file), self._options).data
-        except OSError as e:
-            return e.strerror or str(e)
+            return list(self._predict(tf.constant([one for one, _ in read]), given).numpy())
+        except tf.errors.InvalidArgumentError as e:
+            # TensorFlow does not name the record of an adopted dataset that it cannot decode.
+            if len(read) == 1:
+                return [str(e.message).splitlines()[0]]
+            return [row for one in read for row in self._rows([one])]
+
+    def _read(self, number: int) -> _Read:
+        """Returns the JPEG of a build or of a record, with its values; or why it cannot be used."""
+        try:
+            encoded = self._pictures.read(number)
+            if self._pictures.inputs is None:
+                encoded = encode_image(encoded, self._options).data
+            columns = self._pictures.columns(number) if self._signature else {}
+            values = {name: _value(name, columns[name], s) for name, s in self._signature.items()}
+            return encoded, values
         except ImageError as e:
             return e.message
+        except (OSError, RecordError, ValueError) as e:
+            return getattr(e, "strerror", None) or str(e)
+
+
+def _value(name: str, cell: Any, spec: tf.TensorSpec) -> np.ndarray:
+    """Converts a cell of a table, or the values of a record; raises ValueError for another type."""
+    kind, shape = spec.dtype.as_numpy_dtype, spec.shape[1:]
+    try:
+        if shape.rank and isinstance(cell, str):
+            cell = json.loads(cell)
+        # A build stores NaN for a number that is missing, and an empty text for a text.
+        if not shape.rank and spec.dtype != tf.int64 and cell in (None, ""):
+            cell = "" if spec.dtype == tf.string else "nan"
+        found = np.array(cell)
+        if spec.dtype == tf.string:
+            texts = [one if isinstance(one, bytes) else str(one) for one in found.ravel().tolist()]
+            found = np.array(texts, object)
+        elif found.dtype.kind == "U" or not found.size:  # an empty list has no type
+            found = found.astype(kind)
+        else:
+            found = found.astype(kind, casting="same_kind")
+        return found.reshape([-1 if side is None else side for side in shape])
+    except (TypeError, ValueError) as e:
+        expected = spec.dtype.name + f" {shape.as_list()}" * bool(shape.rank)
+        raise ValueError(f"{name} is {cell!r}; expected {expected}") from e
+
+
+def _stacked(values: Sequence[np.ndarray], spec: tf.TensorSpec) -> tf.Tensor:
+    if spec.shape[1:].is_fully_defined():
+        return tf.constant(np.stack(values), spec.dtype)
+    rows = [value.tolist() for value in values]
+    return tf.ragged.constant(rows, spec.dtype, ragged_rank=1).to_tensor()
 
 
 def write_saved_model(

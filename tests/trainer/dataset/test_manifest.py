@@ -5,7 +5,7 @@ import pytest
 
 from imageshards.manifest import RECORD_FEATURES, TRAIN_NAMES
 from tests.support.errors import refused
-from tests.support.trainer_data import edit_manifest, write_manifest
+from tests.support.trainer_data import edit_manifest, make_dataset, write_manifest
 from trainer.config import ReadConfig
 from trainer.dataset.manifest import check_shards, load_manifest, needed_split, validation_split
 from trainer.dataset.spec import FeatureSpec
@@ -87,6 +87,23 @@ def test_splits_can_be_named_and_validation_left_out(folder):
     edit_manifest(folder, splits=_splits(folder, a=20, train=0))
     with refused("train_split", "one of a ("):
         trained_on(load_manifest(str(folder)), None)
+
+
+def test_a_validation_may_share_no_record_of_several_splits_that_train(tmp_path):
+    folder = make_dataset(tmp_path, {"fold0": 4, "fold1": 5, "fold2": 3}, size_px=((8, 8),))
+    config = ReadConfig(
+        str(folder), train_split="fold0,fold1", validation_split="fold2", batch_size=2
+    )
+    training, validation = open_data(config)
+    assert validation is not None and validation.num_records == 3
+    assert (training.num_records, training.identity["train_split"]) == (9, "fold0,fold1")
+    shares = dataclasses.replace(config, validation_split="fold2,fold1")
+    with refused("validation_split", "'fold1,fold2' with 5 records that the training reads"):
+        open_data(shares)
+    with refused("validation_split", "with 2 records"):
+        open_data(dataclasses.replace(shares, classes=("circle",)))
+    _, validation = open_data(dataclasses.replace(shares, allow_overlap=True))
+    assert validation is not None and validation.num_records == 8
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Train/serve skew, measured: the same files through a build and training, and when served."""
 
+import csv
 import json
 import pathlib
 from typing import Any
@@ -14,6 +15,7 @@ from tests.support.commands import ForkedBuild
 from tests.support.pictures import saved, scene
 from tests.support.served_models import picture_reader
 from tests.support.served_models import saved as saved_model
+from trainer import predict
 from trainer.dataset.spec import ModelCard
 from trainer.training.output_folder import copy_transform
 
@@ -103,5 +105,19 @@ def test_raw_columns_become_what_the_records_hold(built: Any, tmp_path: pathlib.
         one = {name: value[None] for name, value in records[row["key"]].items()}
         expected = tf.nn.softmax(model(one)).numpy()[0]
         np.testing.assert_allclose(probabilities, expected, atol=1e-3, err_msg=row["key"])
+    # The raw columns of a table give what the records of its dataset give.
+    tables = {}
+    for name, flags in (
+        ("table", ["--input", rows[0]["image"].replace("00.jpg", "photos.jsonl")]),
+        ("split", ["--data", data.dataset.data, "--split", "train"]),
+    ):
+        output = f"{tmp_path}/{name}.csv"
+        assert predict.main(["--model_path", str(tmp_path), *flags, "--output", output]) == 0
+        with open(output, newline="") as file:
+            tables[name] = {row["key"]: row for row in csv.DictReader(file)}
+    for row, probabilities in zip(rows, found.numpy(), strict=True):
+        for table in tables.values():
+            cells = [float(table[row["key"]][name]) for name in data.classes]
+            np.testing.assert_allclose(cells, probabilities, atol=1e-3, err_msg=row["key"])
     ages = [float(record["age"]) for record in records.values()]
     assert abs(np.mean(ages)) < 1e-3 and np.std(ages) == pytest.approx(1, abs=1e-3)
