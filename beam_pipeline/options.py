@@ -19,6 +19,7 @@ from imageshards.errors import Arg
 from imageshards.images.options import EXTENSIONS
 from imageshards.images.options import ImageOptions as ImageOptions
 from imageshards.manifest import NONE, ONE, SEVERAL, SPLIT_NAME
+from imageshards.template import fields
 from imageshards.text import composed, printable
 
 DATASET = "dataset"
@@ -31,8 +32,8 @@ TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".pq")
 # Options that only files in folders and archives have, and that only rows have.
 FILE_FLAGS = ("extensions", "exclude_glob")
 TABLE_FLAGS = (
-    "image_column", "label_column", "key_column", "split_column", "group_column", "columns",
-    "allow_any_path", "bbox_format",
+    "image_column", "image_path", "label_column", "key_column", "split_column", "group_column",
+    "columns", "allow_any_path", "bbox_format",
 )  # fmt: skip
 LABELS = (ONE, NONE, SEVERAL)
 # How a table gives boxes: as sides from 0 to 1, as sides in pixels, or as a corner and a size in
@@ -89,6 +90,9 @@ class InputOptions:
         "table column with the image's path, relative to the table, or its URI "
         "(default: image, path, uri, file, filename, url or a similar name)",
         metavar="NAME")] = None
+    image_path: Annotated[str | None, Option(
+        "path or URI of each row's image, with table columns in braces, in place of an image "
+        "column: 'train_images/{id_code}.jpg'", metavar="TEMPLATE")] = None
     allow_any_path: Annotated[bool, Option(
         "let the rows of a table name files outside the table's folder; a row may then copy any "
         "file that you can read into the dataset")] = False
@@ -139,6 +143,11 @@ class InputOptions:
         except (LookupError, ValueError) as e:
             expected = "the name of an encoding, such as cp932, gbk or utf-8"
             raise invalid("zip_encoding", repr(self.zip_encoding), expected) from e
+        if self.image_path is not None:
+            fields(self.image_path)
+            if self.image_column is not None:
+                received = f"{self.image_path!r} with " + Arg("image_column", self.image_column)
+                raise invalid("image_path", received, remedy="leave one of them out")
         if self.label_separator is not None:
             if self.label == NONE or not self.label_separator:
                 received = f"{self.label_separator!r} with " + Arg("label", self.label)

@@ -163,7 +163,7 @@ def checked_schemas(options: BuildOptions) -> Schemas:
         paths = (*options_of(UrlOptions), "allow_any_path")
         idle |= dict.fromkeys(paths, "inputs without a table of paths or addresses")
     if TABLE not in layouts:
-        idle["image_column"] = "inputs that are no table"
+        idle |= dict.fromkeys(("image_column", "image_path"), "inputs that are no table")
     if layouts <= {TABLE, DATASET}:
         names = (*FILE_FLAGS, "label_regex")
         idle |= dict.fromkeys(names, "inputs that are no folder, glob or archive")
@@ -232,7 +232,9 @@ def listing_options(source: InputOptions) -> dict[str, Any]:
     listing |= getattr(source, "groups", {})
     if source.columns is not None:
         listing["columns"] = [dataclasses.asdict(column) for column in source.columns]
-    # Manifests of images with one label have never recorded these options.
+    # Manifests record these options only where they are given.
+    if source.image_path is None:
+        del listing["image_path"]
     if source.label == ONE:
         del listing["label"], listing["label_separator"]
     return listing

@@ -11,6 +11,7 @@ from beam_pipeline.inputs import labels
 from beam_pipeline.inputs.archives.members import UNKNOWN_ENCODING
 from beam_pipeline.inputs.archives.references import NO_IMAGE, UNREAD_TEXTS
 from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, UNREADABLE_FOLDER
+from beam_pipeline.inputs.tables.cells import joined_by
 from beam_pipeline.inputs.tables.references import BACKSLASHES, MISSING_MARKS, WITHOUT_LABEL
 from beam_pipeline.options import PlanOptions
 from beam_pipeline.shards.result import BOXES_DROPPED
@@ -19,9 +20,8 @@ from imageshards.manifest import SPLIT_NAMES, TRAIN_NAMES
 from imageshards.text import counted, look_of
 
 _SHOWN_NAMES = 5
-# Characters that people put between several labels, and how many names must have one.
+# Characters that people put between several labels.
 _SEPARATORS = "|;,"
-_FEW_NAMES = 3
 # In a dataset with fewer images, classes of one image each may be meant.
 _FEW_IMAGES = 20
 _NUMBER = re.compile(r"-?\d{1,15}(\.\d{1,15})?", re.ASCII)
@@ -220,7 +220,7 @@ def _of_class_names(classes: Mapping[str, int], images: int) -> Iterator[str]:
             f"is written: {shown}{more}; join them by --class_map if they are one"
         )
     for separator in _SEPARATORS:
-        if joined := _joined_by(separator, classes):
+        if joined := joined_by(separator, classes):
             yield (
                 f"{len(joined):,} classes have {separator!r} in their names: {_shown(joined)}; if "
                 f"these are several labels of an image, use --label several --label_separator "
@@ -238,14 +238,6 @@ def _of_class_names(classes: Mapping[str, int], images: int) -> Iterator[str]:
 def _spelled(same: Sequence[str]) -> str:
     shown = _shown(same)
     return shown if all(map(str.isascii, same)) else f"{shown} ({', '.join(map(ascii, same))})"
-
-
-def _joined_by(separator: str, names: Iterable[str]) -> list[str]:
-    """Returns names that seem to be several labels, because their parts occur in other names."""
-    joined = sorted(name for name in names if separator in name.strip(separator))
-    parts = collections.Counter(p.strip() for name in joined for p in set(name.split(separator)))
-    repeated = sum(count for count in parts.values() if count > 1)
-    return joined if len(joined) >= _FEW_NAMES and 2 * repeated >= parts.total() else []
 
 
 def _without_training_image(counts: Mapping[str, Mapping[str, int]]) -> Iterator[str]:

@@ -14,7 +14,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -44,6 +44,8 @@ _FLOAT32_END = (2.0 - 2.0**-24) * 2.0**127
 MAX_WHOLE_FLOAT32 = 2**24
 # Texts that people and programs write for a missing number, in lower case.
 _MISSING = frozenset({"", "nan", "n/a", "#n/a", "na", "<na>", "null", "none", "-"})
+# How many names must have a separator to be several labels.
+_FEW_NAMES = 3
 # How a list is written in a cell of a CSV file, where the cell is in quotes.
 _AS_LIST = 'a list is written [1, 2] or ["a", "b"]'
 _ARROW_KINDS = (
@@ -317,6 +319,27 @@ def about_commas(column: ColumnSpec, cells: Sequence[tuple[str, Any]]) -> Iterat
         f"column {column.name!r} of --input is taken as text, as values such as {odd.strip()!r} "
         f"have {has}; to have numbers, {remedy}"
     )
+
+
+def joined_by(separator: str, names: Iterable[str]) -> list[str]:
+    """Returns names that seem to be several labels, because their parts occur in other names."""
+    joined = sorted(name for name in names if separator in name.strip(separator))
+    parts = Counter(p.strip() for name in joined for p in set(name.split(separator)))
+    repeated = sum(count for count in parts.values() if count > 1)
+    return joined if len(joined) >= _FEW_NAMES and 2 * repeated >= parts.total() else []
+
+
+def are_classes(cells: Sequence[Any]) -> bool:
+    """Returns whether cells look like classes: numbers from 0 or 1 on, or few texts that repeat."""
+    given = [str(cell).strip() for cell in cells if cell not in (None, "")]
+    column, distinct = infer("", cells), {*given}
+    if column.kind == "float" or column.shape != () or len(distinct) == len(given):
+        return False
+    if column.kind == "int":
+        least = min(map(int, distinct))
+        return least in (0, 1) and {*map(int, distinct)} == {*range(least, least + len(distinct))}
+    is_sentence = any(" " in text for text in distinct) and 2 * len(distinct) > len(given)
+    return not is_sentence and not any(joined_by(separator, distinct) for separator in " |;,")
 
 
 def shown(cell: Any) -> str:

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import re
-import unicodedata
-import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from beam_pipeline.inputs.folders import Skipped
 from beam_pipeline.inputs.tables import cells
 from beam_pipeline.inputs.tables.boxes import checked_boxes
-from beam_pipeline.inputs.tables.cells import shown, wrong_cell
+from beam_pipeline.inputs.tables.cells import wrong_cell
+from beam_pipeline.inputs.tables.paths import folder_of, image_place
 from beam_pipeline.inputs.tables.rows import Part, picture_rows, read_rows, row_key
 from beam_pipeline.inputs.tables.schema import ROW_NUMBERS, TableSchema, check_class_names
 from beam_pipeline.options import RELATIVE, is_split_name
-from beam_pipeline.planning.refs import MISSING, ImageRef, Label
-from imageshards import storage
-from imageshards.errors import Arg, UserError
+from beam_pipeline.planning.refs import ImageRef, Label
+from imageshards.errors import Arg
 from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, NONE, OBJECT_PREFIX, SEVERAL
+from imageshards.template import fields, fill
 from imageshards.text import composed, printable
 
 # Reason of a `Skipped` that names a table whose paths have backslashes.
@@ -31,8 +29,6 @@ MISSING_MARKS = "missing_marks"
 # Reason of a `Skipped` for a row without a label, which names the column of the labels.
 WITHOUT_LABEL = "without_label"
 _NUMBER = re.compile(r"-1|\d{1,9}", re.ASCII)
-# An address of a store or a web server. Any different text is a path of this machine.
-_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 def read_refs(
@@ -45,7 +41,6 @@ def read_refs(
     folder `spool`, from which they are read by ranges. Raises `UserError` with the line if a row
     lacks its image or label, has a value of the wrong type, or names a file outside of the folder.
     """
-    folder = os.path.dirname(os.path.abspath(path) if storage.is_local(path) else path)
     check_class_names(path, schema)
     if schema.has_pictures:
         for where, row, ref in picture_rows(path, schema.names, schema.image, part, spool):
@@ -54,8 +49,8 @@ def read_refs(
         return
     has_backslashes = False
     for where, row in read_rows(path, schema.names, part):
-        image = _text(where, row, schema.image)
-        ref = image_place(where, folder, image, schema.any_path)
+        image = _image(where, row, schema)
+        ref = image_place(where, folder_of(path), image, schema.any_path)
         # Only slashes in place of backslashes give the key of an image another form.
         if ref.key != image and not has_backslashes:
             has_backslashes = True
@@ -98,6 +93,14 @@ def refs_of_row(
         # Labels that are the classes of the boxes belong to the boxes.
         box_labels=of_boxes if schema.several and label == tuple(sorted({*of_boxes})) else (),
     )
+
+
+def _image(where: str, row: Mapping[str, Any], schema: TableSchema) -> str:
+    """Returns the path or address of a row's image, as a column or a template gives it."""
+    if not schema.template:
+        return _text(where, row, schema.image)
+    texts = {name: _text(where, row, name) for name in fields(schema.template)}
+    return fill(schema.template, texts)
 
 
 def _text(where: str, row: Mapping[str, Any], column: str) -> str:
@@ -205,54 +208,3 @@ def _classes_of_boxes(
     if len(names) < len(found):
         raise wrong_cell(where, column, row.get(column), "a class for each box")
     return names
-
-
-def image_place(where: str, folder: str, image: str, any_path: bool) -> ImageRef:
-    """Returns a reference to a row's image, with the path in the row as its key."""
-    # Systems store é as one character (NFC) or as e and an accent (NFD), and the table may have
-    # either form. Windows writes backslashes, which are ordinary characters of a name elsewhere.
-    names = image, unicodedata.normalize("NFC", image), unicodedata.normalize("NFD", image)
-    forms = [(image, form) for form in dict.fromkeys(names)]
-    if "\\" in image and not _ADDRESS.match(image):
-        slashed = image.replace("\\", "/")
-        forms.append((slashed, slashed))
-    missing = ImageRef(image, _uri(where, folder, image, any_path), None, mtime_ns=MISSING)
-    for key, form in forms:
-        ref = ImageRef(key, _uri(where, folder, form, any_path), None)
-        if not storage.is_local(ref.uri):
-            return ref
-        try:
-            status = os.stat(ref.uri)
-        # A missing file is quarantined, with the reason, when it is read.
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except (OSError, ValueError):
-            return ref
-        return ref._replace(size_bytes=status.st_size, mtime_ns=status.st_mtime_ns)
-    return missing
-
-
-def _uri(where: str, folder: str, image: str, any_path: bool) -> str:
-    """Returns the path or address of a row's image; raises `UserError` if it is not allowed."""
-    path = image
-    # Beam has no file system for file:// addresses.
-    if image.lower().startswith("file:///"):
-        path = urllib.parse.unquote(image[len("file://") :])
-    elif _ADDRESS.match(image):
-        return image
-    elif not storage.is_local(folder) and not os.path.isabs(image):
-        return storage.join(folder, image)
-    # The author of a table could otherwise copy any file of this machine into `quarantine/`. `..`
-    # is resolved before the system follows a symbolic link, so the checked path is the opened path.
-    path = os.path.normpath(os.path.join(folder, path))
-    # The table may name its folder with or without symbolic links.
-    roots = (folder, os.path.realpath(folder)) if storage.is_local(folder) else ()
-    if any_path or any(path.startswith(root.rstrip("/") + "/") for root in roots):
-        return path
-    trusted = Arg("allow_any_path", True)
-    raise UserError(
-        f"{where} names the image {shown(image)}, which is {path!r}, outside of the table's folder "
-        f"{folder!r}",
-        expected="a path below that folder, or an address",
-        remedy="move the table above its images, or, if you trust the table, say " + trusted,
-    )

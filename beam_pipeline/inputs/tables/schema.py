@@ -13,6 +13,7 @@ import pyarrow as pa
 from beam_pipeline.inputs.folders import matching_files
 from beam_pipeline.inputs.layout import glob_root, unfit_option, wrong_input
 from beam_pipeline.inputs.tables import boxes, cells
+from beam_pipeline.inputs.tables.paths import check_found, proposed_template
 from beam_pipeline.inputs.tables.rows import (
     Row,
     class_names_in,
@@ -28,6 +29,7 @@ from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.images.options import EXTENSIONS
 from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, NONE, ONE, RECORD_NAMES, SEVERAL
+from imageshards.template import fields
 
 # Rows from which the type of an undeclared column is inferred.
 INFERENCE_ROWS = 1000
@@ -48,10 +50,12 @@ _USUAL_NAMES = {
     "group": (),
 }  # fmt: skip
 
+_USUAL_LABELS = (*_USUAL_NAMES["label"], "cls")  # WebDataset calls the label so
+
 
 @dataclasses.dataclass(frozen=True)
 class TableSchema:
-    image: str  # column of the image path, or of the pictures in a Parquet file
+    image: str  # column of the image path, or of the pictures in a Parquet file; "" with a template
     label: str  # column of the class name or names; "" if images have no label
     key: str | None
     split: str | None
@@ -65,6 +69,7 @@ class TableSchema:
     has_pictures: bool = False  # the image column of a Parquet file holds pictures, not paths
     bbox_format: str = RELATIVE
     box_a_row: bool = False  # each row holds one box, and the rows of an image become one record
+    template: str = ""  # path of an image, with columns in braces
     # Extra column → column of the table with its cells, if the names differ.
     cells_of: Mapping[str, str] = dataclasses.field(default_factory=dict)
     # Folder above all files of the table, below which a file has its name in the keys of rows.
@@ -74,7 +79,8 @@ class TableSchema:
     def names(self) -> list[str]:
         """All columns that are read, each once."""
         key = None if self.key == ROW_NUMBERS else self.key
-        roles = (self.image, self.label, key, self.split, self.group)
+        of_template = fields(self.template) if self.template else ()
+        roles = (self.image, *of_template, self.label, key, self.split, self.group)
         return list(dict.fromkeys([*filter(None, roles), *map(self.column_of, self.columns)]))
 
     @property
@@ -119,8 +125,11 @@ def read_schema(source: InputOptions) -> TableSchema:
         if not head:
             raise wrong_input(first, "which has no row", "a header and one row per image")
         found = schema_of_rows(source, head)
-    if found.box_a_row and found.key and source.key_column is None and not found.has_pictures:
-        _check_keys(first, found.image, found.key)
+    if not found.has_pictures:
+        if found.box_a_row and found.key and found.image and source.key_column is None:
+            _check_keys(first, found.image, found.key)
+        rows = list(itertools.islice(read_rows(first, found.names), _HINT_ROWS))
+        check_found(first, rows, found)
     return dataclasses.replace(found, root=root)
 
 
@@ -150,7 +159,7 @@ def schema_of_rows(
     box_a_row = bool(sides) and all(map(table.has_numbers, sides.values()))
     if source.label == NONE and not sides:
         unused = {*unused, "label"}
-    roles = {role: table.role(role, role in unused) for role in _USUAL_NAMES}
+    roles = table.roles(unused, bool(sides))
     image, label = roles["image"] or "", roles["label"] or ""
     cells_of = {feature: name for feature, name in sides.items() if feature != name}
     declared = [column.name for column in source.columns or ()]
@@ -169,7 +178,8 @@ def schema_of_rows(
         several=source.label == SEVERAL, separator=source.label_separator,
         any_path=source.allow_any_path,
         has_pictures=image in types and holds_pictures(types[image]),
-        bbox_format=source.bbox_format, box_a_row=box_a_row, cells_of=cells_of,
+        bbox_format=source.bbox_format, box_a_row=box_a_row, template=source.image_path or "",
+        cells_of=cells_of,
     )  # fmt: skip
     boxes.check_unit(found, head)
     return found
@@ -187,7 +197,7 @@ class _Table(NamedTuple):
         self, roles: Mapping[str, str | None], cells_of: Mapping[str, str]
     ) -> tuple[tuple[ColumnSpec, ...], tuple[str, ...]]:
         """Returns the extra columns, declared by --columns or inferred, and warnings about them."""
-        used, label = set(roles.values()), roles["label"]
+        used, label = {*roles.values(), *self.in_template()}, roles["label"]
         values = {name: [(where, row.get(name)) for where, row in self.head] for name in self.names}
         values |= {feature: values[name] for feature, name in cells_of.items()}
         # A side with another name than its feature is replaced by the feature. A label column
@@ -198,6 +208,11 @@ class _Table(NamedTuple):
         warnings: list[str] = []
         if self.source.label == ONE and label:
             warnings += _about_labels(label, values[label])
+            if label != self.source.label_column and label.strip().lower() not in _USUAL_LABELS:
+                warnings.append(
+                    f"column {label!r} of --input is taken as the label, as no other column is "
+                    "left for it; name another one by --label_column, or say --label none"
+                )
         if columns is None:
             kinds = {n: self.types.get(cells_of.get(n, n)) for n in features if n not in used}
             if BOX_CLASS_FEATURE in cells_of:
@@ -251,46 +266,100 @@ class _Table(NamedTuple):
         found = cells.infer(BOX_FEATURES[0], [row.get(name) for _, row in self.head])
         return found.kind != "string" and found.shape == ()
 
+    def in_template(self) -> list[str]:
+        """Returns the columns in --image_path; raises `UserError` if the table lacks one."""
+        found = fields(self.source.image_path) if self.source.image_path else []
+        for name in found:
+            if name not in self.names:
+                raise self.lacks("image_path", name, self.names)
+        return found
+
+    def roles(self, unused: Collection[str], has_boxes: bool) -> dict[str, str | None]:
+        """Returns the column of each role, named by its flag or, unless unused, by a usual name.
+
+        Without a usual name, the label is the only other column, if its cells look like classes.
+        """
+        source = self.source
+        found = {role: self.role(role, role in unused) for role in _USUAL_NAMES}
+        if found["image"] is None and source.image_path is None:
+            raise self.without("image")
+        if found["label"] is None and source.label != NONE:
+            if not has_boxes and "key" not in unused:
+                # A column `Id` may hold the class, such as the whale in a picture.
+                cells_of_key = self.cells(found["key"]) if found["key"] else []
+                if source.key_column is None and len({*cells_of_key}) < len(cells_of_key):
+                    found["key"] = None
+                found["label"] = self.only_classes(found)
+            if found["label"] is None:
+                raise self.without("label", {*found.values(), *self.in_template()})
+        return found
+
     def role(self, role: str, is_unused: bool) -> str | None:
-        """Returns the column of a role, named by its flag or, unless unused, by a usual name."""
+        """Returns the column of a role by its flag or a usual name; None without one."""
         source, names, types = self.source, self.names, self.types
         given: str | None = getattr(source, f"{role}_column")
-        if given is None and is_unused:
+        if given is None and (is_unused or (role == "image" and source.image_path is not None)):
             return None
         if (role, given) == ("key", ROW_NUMBERS):
             return ROW_NUMBERS
         if given is not None and given not in names:
             raise self.lacks(f"{role}_column", given, names)
-        usual = _USUAL_NAMES[role]
+        # A flag may give a column with a usual name to another role.
+        others = {source.label_column, source.split_column, source.group_column}
+        free = [name for name in names if name not in others]
         # The exact name wins over a name that differs in case or spaces; of equals, the first.
-        in_any_case = {name.strip().lower(): name for name in reversed(names)}
-        by_name = in_any_case | {name: name for name in names}
-        found = given or next((by_name[name] for name in usual if name in by_name), None)
+        in_any_case = {name.strip().lower(): name for name in reversed(free)}
+        by_name = in_any_case | {name: name for name in free}
+        found = given or next((by_name[n] for n in _USUAL_NAMES[role] if n in by_name), None)
         if role == "image" and given is None:
             # Pictures win over paths; of several columns with pictures, a usual name wins.
             named = (name for name in (found, *types) if name)
             found = next((n for n in named if holds_pictures(types.get(n))), found)
-        if found is None and (role == "image" or (role == "label" and source.label != NONE)):
-            expected = f"one named {' or '.join(usual[:2])}, or " + Arg(f"{role}_column")
-            if role == "label":
-                expected += ", or " + Arg("label", NONE)
-            problem = f"which has no {role} column among {_quoted(names)}"
-            raise wrong_input(source.input, problem, expected + self.hint(role))
         return found
 
-    def hint(self, role: str) -> str:
-        """Returns a hint from the first rows of a table that lacks a column."""
+    def cells(self, name: str) -> list[Any]:
+        """Returns the cells of a column in the first rows."""
         # Only the types of a Parquet file were read until now.
-        first = self.head or read_rows(table_files(self.source.input)[0])
-        rows = [row for _, row in itertools.islice(first, _HINT_ROWS)]
+        rows = self.head or read_rows(table_files(self.source.input)[0], [name])
+        return [row.get(name) for _, row in itertools.islice(rows, INFERENCE_ROWS)]
+
+    def only_classes(self, roles: Mapping[str, str | None]) -> str | None:
+        """Returns the only column without a role, or else of the template, that has classes."""
+        free = [name for name in self.names if name not in roles.values()]
+        in_template = [name for name in self.in_template() if name in free]
+        others = [name for name in free if name not in in_template]
+        if others and (self.source.label_separator is not None or len(others) > 1):
+            return others[0] if len(others) == 1 else None
+        found = [n for n in others or in_template if cells.are_classes(self.cells(n))]
+        return found[0] if len(found) == 1 else None
+
+    def without(self, role: str, used: Collection[str | None] = ()) -> UserError:
+        """Returns the error for a table without a column for the image or the label."""
+        expected = f"one named {' or '.join(_USUAL_NAMES[role][:2])}, or " + Arg(f"{role}_column")
+        if role == "label":
+            expected += ", or " + Arg("label", NONE)
+        problem = f"which has no {role} column among {_quoted(self.names)}"
+        return wrong_input(self.source.input, problem, expected + self.hint(role, used))
+
+    def hint(self, role: str, used: Collection[str | None]) -> str:
+        """Returns a hint from the first rows of a table that lacks a column."""
+        first = table_files(self.source.input)[0]
+        rows = [row for _, row in itertools.islice(self.head or read_rows(first), _HINT_ROWS)]
         values = {name: [row.get(name) for row in rows] for name in self.names}
         if any(map(_is_image_name, self.names)):
             return ": its first line looks like a row, so write a header like image,label above it"
-        with_names = [name for name, found in values.items() if any(map(_is_image_name, found))]
-        if role == "image" and with_names:
-            return " (" + Arg("image_column", with_names[0]) + " holds names of images)"
+        if role == "image":
+            if template := proposed_template(first, rows):
+                return ", or " + Arg("image_path", template)
+            named = [name for name, found in values.items() if any(map(_is_image_name, found))]
+            return " (" + Arg("image_column", named[0]) + " holds names of images)" if named else ""
+        for name, found in values.items():
+            texts = {cell for cell in found if isinstance(cell, str) and name not in used}
+            if separator := next((s for s in " |;," if cells.joined_by(s, texts)), ""):
+                lists = Arg("label_column", name) + " " + Arg("label_separator", separator)
+                return " (" + lists + " reads several labels of each image)"
         one_hot = [name for name, found in values.items() if {*map(str, found)} <= _ZEROS_AND_ONES]
-        if role == "label" and rows and len(one_hot) > 1:
+        if rows and len(one_hot) > 1:
             return (
                 f": {_quoted(one_hot)} hold 0 and 1 as one-hot labels do, so write the name of "
                 "each row's class into one column, or lists of names and say "
