@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from imageshards.index import IS_ORIGINAL
 from imageshards.manifest import NONE, ONE, SEVERAL, Manifest
+from imageshards.manifest.file import keeps_jpegs
 from imageshards.progress import activity_line, rate_line
 from imageshards.reporting.sections import class_counts, split_table
 from imageshards.text import counted, for_output, shortened, wrapped
@@ -87,6 +89,10 @@ def final_table(manifest: Manifest, seconds: float, reused: int) -> str:
     rejects, skipped = manifest.rejects, manifest.skipped
     rejected = f"{sum(rejects.values()):,} rejected" + reasons(rejects)
     lines.append(for_output(f"{counted(listed, 'image')} listed, {rejected}"))
+    if keeps_jpegs(manifest):
+        kept = manifest.source.notes.get(IS_ORIGINAL, 0)
+        encoded = manifest.num_records - kept
+        lines.append(f"{kept:,} pictures copied byte for byte, {encoded:,} encoded")
     if skipped:
         files = counted(sum(skipped.values()), "file")
         lines.append(for_output(f"{files} skipped{reasons(skipped)}"))

@@ -77,13 +77,13 @@ def ratios(ours: list[Usage], theirs: list[Usage]) -> tuple[float, ...]:
 
 
 def _build(s: Settings, source: pathlib.Path, images: int, memory: bool = False,
-           workers: int = 0, shards: int = SHARDS,
-           output: pathlib.Path | None = None) -> Usage:  # fmt: skip
+           workers: int = 0, shards: int = SHARDS, output: pathlib.Path | None = None,
+           pictures: tuple[str | int, ...] = ("--image_size", 256)) -> Usage:  # fmt: skip
     """Builds a dataset, and removes the dataset unless `output` names a folder for it."""
     made = output or s.output
     remove(made)
     usage = run_module(
-        "beam_pipeline", "--input", source, "--output", made, "--image_size", 256,
+        "beam_pipeline", "--input", source, "--output", made, *pictures,
         "--splits", "train=1", "--num_shards", f"train={shards}", "--direct_num_workers", workers,
         log=s.log, memory=memory,
     )  # fmt: skip
@@ -162,6 +162,22 @@ def copy(s: Settings) -> Outcome:
         "copy", f"{s.images:,} images of 256 px from {SHARDS} shards into {shards} new shards",
         _BUILD_COLUMNS, _build_rows(found, s.images),
         (Figure("images/s, as a ratio", ratios(*found.values()), 5),),
+    )  # fmt: skip
+
+
+def original_bytes(s: Settings) -> Outcome:
+    """Compares a build that copies JPEGs that need no change with a build that encodes them."""
+    source = s.linked(s.images)
+    size = ("--resize_mode", "none")
+    sides = {
+        "copied": lambda: _build(s, source, s.images, pictures=size),
+        "encoded": lambda: _build(s, source, s.images, pictures=(*size, "--quality", 90)),
+    }
+    found = interleave(sides, s.rounds)
+    return Outcome(
+        "original_bytes", f"{s.images:,} images in their own size, {SHARDS} shards",
+        _BUILD_COLUMNS, _build_rows(found, s.images),
+        (Figure("images/s, as a ratio", ratios(*found.values()), 2),),
     )  # fmt: skip
 
 
@@ -249,6 +265,7 @@ BENCHMARKS: dict[str, Callable[[Settings], Outcome]] = {
     "build_vs_loop": build_vs_loop,
     "archives": archives,
     "copy": copy,
+    "original_bytes": original_bytes,
     "scaling": scaling,
     "memory": memory,
     "listing": listing,

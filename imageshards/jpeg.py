@@ -25,7 +25,7 @@ _START_OF_SCAN = 0xDA
 _LEAST_SCAN_HEADER_BYTES = 6
 _END = b"\xff\xd9"
 # The marker that ends a scan's data; FF 00 and restart markers belong to the data.
-_NEXT_MARKER = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]")
+_NEXT_MARKER = re.compile(rb"\xff\xff*[^\x00\xff\xd0-\xd7]")
 # Enough noise to fill the last row of blocks up to its visible part.
 _NOISE_BYTES = 512
 _STRIP_PX = 256
@@ -183,6 +183,15 @@ def with_end(data: bytes, components: Collection[int]) -> bytes | None:
     except (OSError, SyntaxError, ValueError):
         return None
     return picture + _END if is_whole else None
+
+
+def is_whole(data: bytes, components: Collection[int]) -> bool:
+    """Returns whether the scans of a JPEG hold all bits, and nothing follows its end marker.
+
+    Pillow could load `data`, whose frame header lists the ids `components`.
+    """
+    end = _end_of_scans(data, components)
+    return end is not None and data[end:].lstrip(b"\xff") == _END[1:]
 
 
 def _end_of_scans(data: bytes, components: Collection[int]) -> int | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from imageshards.index import COLUMNS, OF_LABEL, extra_columns
+from imageshards.index import COLUMNS, IS_ORIGINAL, OF_LABEL, extra_columns
 from imageshards.manifest import (
     INDEX_NAME,
     LABEL_FEATURE,
@@ -27,7 +27,7 @@ from imageshards.manifest import (
     Manifest,
     tfds_labels_name,
 )
-from imageshards.manifest.file import to_json
+from imageshards.manifest.file import keeps_jpegs, to_json
 from imageshards.text import counted
 
 _CONFORMS_TO = "http://mlcommons.org/croissant/1.1"
@@ -122,6 +122,7 @@ def _records(manifest: Manifest) -> dict[str, Any]:
     label = manifest.label
     lists = OF_LABEL if label == SEVERAL else ()
     columns = {n: kind for n, kind in COLUMNS.items() if label != NONE or n not in OF_LABEL}
+    columns |= {IS_ORIGINAL: "int64"} if keeps_jpegs(manifest) else {}
     as_list = {"isArray": True, "arrayShape": "-1"}
     fields = [_column(n, kind) | (as_list if n in lists else {}) for n, kind in columns.items()]
     fields[[*columns].index("split")]["references"] = {"field": {"@id": "splits/name"}}

@@ -38,7 +38,7 @@ from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.index import index_schema, read_shard_index
 from imageshards.manifest import NONE, ONE, RECORD_NAMES, SEVERAL, TRANSFORM_NAME, Manifest, Shard
-from imageshards.manifest.file import Origin, load_manifest
+from imageshards.manifest.file import Origin, keeps_jpegs, load_manifest
 from imageshards.tfrecord import FRAME_BYTES
 from imageshards.typed import convert
 
@@ -187,6 +187,7 @@ def _as_options(image: ImageOptions) -> dict[str, Arg]:
     size = f"{image.height_px}x{image.width_px}"
     values = dataclasses.asdict(image) | {
         "height_px": size, "width_px": size, "background": bytes(image.background).hex(),
+        "quality": image.quality or "unset", "subsampling": image.subsampling or "unset",
     }  # fmt: skip
     return {name: Arg(flag, values[name]) for name, flag in _IMAGE_FLAGS.items()}
 
@@ -197,6 +198,8 @@ def _image_options_of(path: str, manifest: Manifest) -> ImageOptions:
     try:
         # Some manifests lack `icc`, for which `from_manifest` has a default.
         wanted = msgspec.to_builtins(ImageOptions().to_manifest()).keys() - {"icc"}
+        if keeps_jpegs(manifest):
+            wanted -= {"quality", "subsampling"}
         if absent := sorted(wanted - msgspec.to_builtins(said).keys()):
             raise KeyError(absent[0])
         return ImageOptions.from_manifest(said)

@@ -21,7 +21,8 @@ from imageshards.errors import UserError
 from imageshards.example import Values, encode_example
 from imageshards.images.encode import EncodedImage, encode_image, sums_of_jpeg
 from imageshards.images.geometry import map_boxes
-from imageshards.manifest import BOX_FEATURES, OBJECT_PREFIX
+from imageshards.index import IS_ORIGINAL
+from imageshards.manifest import BOX_FEATURES, IMAGE_FEATURE, OBJECT_PREFIX, SHA256_FEATURE
 
 
 class Record(NamedTuple):
@@ -31,6 +32,7 @@ class Record(NamedTuple):
     features: dict[str, Values]
     source_bytes: int | None  # size of the original file, if known
     encode_ns: int = 0  # time of the JPEG encoder
+    is_original: bool = False  # whether the picture has the bytes of the original file
 
 
 def make_record(
@@ -48,11 +50,13 @@ def make_record(
     """
     # The sample is the same in every run, as the order of images in a shard is.
     sample = index % PIXEL_SAMPLE == 0
+    keeps_jpegs = options.image.keeps_jpegs
     encoded: EncodedImage | None = None
     sums: Iterable[Iterable[int]] = ()
     if ref.is_record:
         payload, features = copy_record(ref, data, unit.class_ids)
         source_bytes = ref.source_bytes
+        is_original = keeps_jpegs and _has_bytes_of_original(features)
         if sample:
             sums = sums_of_jpeg(features["image/encoded"][0])
     else:
@@ -60,11 +64,20 @@ def make_record(
         features = _features_of(ref, data, encoded, unit.class_ids, stats)
         payload = encode_example(features)
         sums, source_bytes = encoded.pixel_sums or (), len(data)
+        is_original = keeps_jpegs and encoded.data is data
     stats.add(ref.source, sums, encoded)
+    if is_original:
+        stats.count("notes", IS_ORIGINAL)
     for name, values in features.items():
         if len(values) == 1 and values[0] != values[0]:  # only NaN differs from itself
             stats.count("missing", name)
-    return Record(payload, features, source_bytes, encoded.encode_ns if encoded else 0)
+    encode_ns = encoded.encode_ns if encoded else 0
+    return Record(payload, features, source_bytes, encode_ns, is_original)
+
+
+def _has_bytes_of_original(features: Mapping[str, Values]) -> bool:
+    (picture,), (original,) = features[IMAGE_FEATURE], features[SHA256_FEATURE]
+    return isinstance(picture, bytes) and hashlib.sha256(picture).hexdigest().encode() == original
 
 
 def _features_of(

@@ -151,7 +151,9 @@ class _Shard:
             with write.running():
                 records.write(record.payload)
             frame_bytes = FRAME_BYTES + len(record.payload)
-            self._rows.add(record.features, frame_bytes, record.source_bytes)
+            self._rows.add(
+                record.features, frame_bytes, record.source_bytes, is_original=record.is_original
+            )
             self.watch.add(1, len(data), 0)
         for reject in rejects.rejects:
             self._stats.count("rejects", reject.reason)
@@ -161,7 +163,8 @@ class _Shard:
         # Without `AnalyseColumns` in the pipeline the columns of an index are unknown.
         if unit.features is None:
             return None
-        table = index_table(self._rows, unit.split, file, unit.features, self._label)
+        keeps_jpegs = self.options.image.keeps_jpegs
+        table = index_table(self._rows, unit.split, file, unit.features, self._label, keeps_jpegs)
         entry, data = encode_index(file, table)
         stored = storage.write(self.places.index_path(self.name), data)
         return WrittenFile(entry.num_bytes, entry.sha256, stored.version)

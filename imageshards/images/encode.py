@@ -16,7 +16,8 @@ from imageshards.errors import ImageError
 from imageshards.images import geometry
 from imageshards.images.decode import Source, load_pixels, open_source, to_srgb
 from imageshards.images.geometry import BoxTransform, CanvasLayout
-from imageshards.images.options import ImageOptions
+from imageshards.images.options import QUALITY, SUBSAMPLING, ImageOptions
+from imageshards.jpeg import is_whole
 
 # A JPEG is decoded at 1/8, 1/4 or 1/2 while each output pixel still gets at least this many decoded
 # pixels along each axis, so that the chosen filter does the antialiasing. Lowest PSNR against full
@@ -26,6 +27,8 @@ from imageshards.images.options import ImageOptions
 # large photos half as much time again.
 DRAFT_MARGINS = ((8, 1.4), (4, 2.0), (2, 2.0))
 
+# Notes about a JPEG that needs no change.
+_HARMLESS = {"progressive", "grey", "icc_srgb"}
 _MAX_SIDE_PX = 65500  # libjpeg's JPEG_MAX_DIMENSION
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from malloc.h
 _SQUARES = tuple(value * value for value in range(256))
@@ -46,7 +49,8 @@ class EncodedImage:
     """The picture of a record.
 
     Attributes:
-        data: JPEG without EXIF, ICC profile or comment.
+        data: JPEG without EXIF, ICC profile or comment; or the original itself, if the options
+            keep JPEGs and this JPEG needs no change.
         height_px, width_px: Size of the JPEG.
         channels: 3 or 1.
         colorspace: `RGB` or `Grayscale`.
@@ -73,7 +77,7 @@ class EncodedImage:
 
 
 def encode_image(data: bytes, options: ImageOptions, *, want_sums: bool = False) -> EncodedImage:
-    """Decodes, turns upright, resizes and re-encodes one picture.
+    """Decodes, turns upright, resizes and re-encodes one picture, or keeps a JPEG as it is.
 
     The result depends only on the arguments and on the versions of Pillow and the codecs.
 
@@ -101,18 +105,22 @@ def encode_image(data: bytes, options: ImageOptions, *, want_sums: bool = False)
             f"The result would be {out_width}x{out_height} pixels; expected sides of at most "
             f"{_MAX_SIDE_PX} and at most {options.max_pixels} in all.",
         )
-    picture = _finish(_resized(source, layout, width, height, options), layout, options)
-    if layout.shrink < 1 - 1e-9:
-        source.notes.append("enlarged")
-    buffer = io.BytesIO()
-    begun_ns = time.monotonic_ns()
-    picture.save(buffer, "JPEG", quality=options.quality, subsampling=options.subsampling)
-    encode_ns = time.monotonic_ns() - begun_ns
+    encoded, encode_ns, picture = data, 0, None
+    if _needs_no_change(source, options):
+        picture = _decoded_whole(source, options, want_sums)
+        source = source if picture else open_source(data, options)
+    if picture is None:
+        picture = _finish(_resized(source, layout, width, height, options), layout, options)
+        if layout.shrink < 1 - 1e-9:
+            source.notes.append("enlarged")
+        begun_ns = time.monotonic_ns()
+        encoded = _jpeg_of(picture, options)
+        encode_ns = time.monotonic_ns() - begun_ns
     boxes_turn = source.orientation if options.bbox_frame == "stored" else 1
     return EncodedImage(
-        data=buffer.getvalue(),
-        height_px=picture.height,
-        width_px=picture.width,
+        data=encoded,
+        height_px=out_height,
+        width_px=out_width,
         channels=options.channels,
         colorspace="Grayscale" if options.colorspace == "grey" else "RGB",
         source_format=source.format,
@@ -121,6 +129,40 @@ def encode_image(data: bytes, options: ImageOptions, *, want_sums: bool = False)
         pixel_sums=_sums(picture) if want_sums else None,
         encode_ns=encode_ns,
     )
+
+
+def _needs_no_change(source: Source, options: ImageOptions) -> bool:
+    """Returns whether the header of a file is that of a JPEG which may become a record as it is."""
+    return (
+        options.keeps_jpegs
+        and source.format == "JPEG"  # An MPO holds further pictures.
+        and source.can_draft  # Few decoders read the other frames.
+        and source.image.mode == ("L" if options.colorspace == "grey" else "RGB")
+        and _HARMLESS.issuperset(source.notes)
+    )
+
+
+def _decoded_whole(source: Source, options: ImageOptions, want_sums: bool) -> Image.Image | None:
+    """Decodes a JPEG, at a fraction of its size unless sums are wanted.
+
+    Returns None if the JPEG is damaged, or if bytes follow its end marker.
+    """
+    components = [component for component, *_ in getattr(source.image, "layer", ())]
+    # A decoder reads all data of a picture for an eighth of its size, too, in less time.
+    grey, shrink = options.colorspace == "grey", 1 if want_sums else 8
+    try:
+        image = load_pixels(source, grey=grey, shrink=shrink)
+    except ImageError:
+        return None  # Decoding in full size says why.
+    is_same = "damaged" not in source.notes and is_whole(source.jpeg, components)
+    return image if is_same else None
+
+
+def _jpeg_of(picture: Image.Image, options: ImageOptions) -> bytes:
+    buffer = io.BytesIO()
+    quality, subsampling = options.quality or QUALITY, options.subsampling or SUBSAMPLING
+    picture.save(buffer, "JPEG", quality=quality, subsampling=subsampling)
+    return buffer.getvalue()
 
 
 def _resized(

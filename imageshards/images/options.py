@@ -13,6 +13,8 @@ from imageshards.commands.options import Option, check_options
 from imageshards.errors import Arg, UserError
 from imageshards.manifest import Image
 
+# How a picture is encoded unless an option says it.
+QUALITY, SUBSAMPLING = 90, "4:2:0"
 RESIZE_MODES = ("crop", "stretch", "pad", "shortest", "none")
 FILTERS = ("bicubic", "bilinear", "box", "lanczos", "nearest")
 # A build reads files with these extensions from folders, unless an option names different ones.
@@ -68,6 +70,7 @@ class ImageOptions:
     """The options by which one picture becomes the JPEG of a record.
 
     With the mode `shortest` the shortest side becomes `height_px`; `none` ignores the size.
+    `quality` and `subsampling` are None if JPEGs that need no change keep their bytes.
     """
 
     # fmt: off
@@ -76,14 +79,17 @@ class ImageOptions:
     resize_mode: Annotated[str, Option(
         "how a picture gets its size. crop: scale, and cut the centre out. stretch: change the "
         "aspect ratio. pad: fit, and fill with --background. "
-        "shortest: scale the shortest side to --image_size. none: keep the size",
+        "shortest: scale the shortest side to --image_size. none: keep the size, and copy a JPEG "
+        "that needs no change, with its metadata",
         choices=RESIZE_MODES)] = "crop"
     filter: Annotated[str, Option(
         "antialiased resampling filter", choices=FILTERS)] = "bicubic"
-    quality: Annotated[int, Option(
-        "JPEG quality of records", least=1, most=100, metavar="1..100")] = 90
-    subsampling: Annotated[str, Option(
-        "chroma subsampling of records", choices=("4:2:0", "4:2:2", "4:4:4"))] = "4:2:0"
+    quality: Annotated[int | None, Option(
+        "JPEG quality of records. With --resize_mode none, this flag or --subsampling has every "
+        "picture encoded (default: 90)", least=1, most=100, metavar="1..100")] = None
+    subsampling: Annotated[str | None, Option(
+        "chroma subsampling of records (default: 4:2:0)",
+        choices=("4:2:0", "4:2:2", "4:4:4"))] = None
     colorspace: Annotated[str, Option(
         "colour space of records: 3 channels or 1", choices=("rgb", "grey"))] = "rgb"
     background: Annotated[tuple[int, int, int], Option(
@@ -111,6 +117,11 @@ class ImageOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
+        # Whoever says how pictures are encoded does not want the bytes of the files.
+        if self.resize_mode != "none" or self.quality or self.subsampling:
+            # The dataclass is frozen, so a derived value needs the setter of `object`.
+            object.__setattr__(self, "quality", self.quality or QUALITY)
+            object.__setattr__(self, "subsampling", self.subsampling or SUBSAMPLING)
         if min(self.height_px, self.width_px) < 1 or max(self.height_px, self.width_px) > 16384:
             raise UserError(
                 argument="image_size",
@@ -128,6 +139,11 @@ class ImageOptions:
     def channels(self) -> Literal[1, 3]:
         """Channels of each record's picture: 3 or 1."""
         return 3 if self.colorspace == "rgb" else 1
+
+    @property
+    def keeps_jpegs(self) -> bool:
+        """Whether a JPEG that needs no change keeps its bytes."""
+        return self.quality is None
 
     def to_manifest(self) -> Image:
         """Returns the `image` of a manifest, without the statistics of pixels."""

@@ -8,6 +8,8 @@ Users query, join and filter a dataset by its index without reading pictures. Th
     offset, num_bytes                  of the record's frame (header and checksums included)
     source_sha256, source_bytes        of the original file; the size is null if unknown
     width, height                      of the record's picture, in pixels
+    is_original                        1 for the bytes of the original file, else 0; only in
+                                       datasets that keep JPEGs (`keeps_jpegs`)
 
 Small extra features follow, each in a column of its name (`extra/NAME` if the table above has that
 name). A feature is small if it has at most 16 values, or a variable number of whole numbers or
@@ -34,7 +36,7 @@ import pyarrow.parquet as pq
 from imageshards import bounds, storage
 from imageshards.errors import IndexDamageError, UserError
 from imageshards.example import Values
-from imageshards.index.parquet import Most, read_columns
+from imageshards.index.parquet import most_in, read_columns
 from imageshards.manifest import (
     BUILD_AGAIN,
     CLASS_FEATURE,
@@ -53,7 +55,7 @@ from imageshards.manifest import (
     Shard,
     record_features,
 )
-from imageshards.manifest.file import find_splits
+from imageshards.manifest.file import find_splits, keeps_jpegs
 from imageshards.text import counted
 from imageshards.tfrecord import FRAME_BYTES
 
@@ -72,6 +74,7 @@ COLUMNS = {
     "width": "int64",
     "height": "int64",
 }
+IS_ORIGINAL = "is_original"
 # Feature of a record → the column with the same value.
 COLUMN_OF = {
     FILENAME_FEATURE: "key",
@@ -107,7 +110,7 @@ class IndexRows:
     """
 
     columns: dict[str, list[Any]] = dataclasses.field(
-        default_factory=lambda: {name: [] for name in COLUMNS if name not in _OF_PLACE}
+        default_factory=lambda: {n: [] for n in (*COLUMNS, IS_ORIGINAL) if n not in _OF_PLACE}
     )
     extra: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
 
@@ -120,6 +123,7 @@ class IndexRows:
         num_bytes: int,
         source_bytes: int | None,
         extra: Mapping[str, Values] | None = None,
+        is_original: bool = False,
     ) -> None:
         """Adds the row of a record, whose size with framing is `num_bytes`.
 
@@ -142,6 +146,7 @@ class IndexRows:
             columns["label"].append(None if labels is None else [*labels])
         columns["num_bytes"].append(num_bytes)
         columns["source_bytes"].append(source_bytes)
+        columns[IS_ORIGINAL].append(int(is_original))
         for name, found in extra.items():
             values = self.extra.setdefault(name, [])
             # Earlier records may lack this feature.
@@ -171,14 +176,15 @@ def extra_columns(features: Mapping[str, FeatureSpec], label: str = ONE) -> dict
         # A variable number of whole numbers or texts may be labels.
         is_small = dtype != "float32" if shape is None else math.prod(shape) <= MAX_VALUES
         if is_small:
-            found[f"extra/{name}" if name in COLUMNS else name] = name
+            found[f"extra/{name}" if name in (*COLUMNS, IS_ORIGINAL) else name] = name
     return found
 
 
 def index_schema(
-    features: Mapping[str, FeatureSpec], label: str = ONE, only: Iterable[str] | None = None
-) -> pa.Schema:
-    """Returns the columns of an index, for the features and the label of a manifest.
+    features: Mapping[str, FeatureSpec], label: str = ONE, only: Iterable[str] | None = None,
+    keeps_jpegs: bool = False,
+) -> pa.Schema:  # fmt: skip
+    """Returns the columns of an index, for the features, label and `keeps_jpegs` of a manifest.
 
     `only` names the columns to return if the index has them; None for all columns.
     """
@@ -189,6 +195,7 @@ def index_schema(
         for name, kind in COLUMNS.items()
         if label != NONE or name not in OF_LABEL
     ]
+    fields += [pa.field(IS_ORIGINAL, pa.int64())] * keeps_jpegs
     for column, feature in extra_columns(features, label).items():
         kind = types[features[feature].dtype]
         fields.append(pa.field(column, kind if features[feature].shape == () else pa.list_(kind)))
@@ -207,6 +214,7 @@ def index_table(
     shard_file: str,
     features: Mapping[str, FeatureSpec],
     label: str = ONE,
+    keeps_jpegs: bool = False,
 ) -> pa.Table:
     """Returns the index of a shard whose records are `rows`, in order."""
     count = len(rows)
@@ -221,7 +229,7 @@ def index_table(
         if features[name].shape == ():
             values = [value[0] if value else None for value in values]
         columns[column] = values
-    schema = index_schema(features, label)
+    schema = index_schema(features, label, keeps_jpegs=keeps_jpegs)
     return pa.table({field.name: columns[field.name] for field in schema}, schema=schema)
 
 
@@ -279,14 +287,14 @@ def read_index(
         UserError: The split or a column is unknown, or the index is missing or damaged.
     """
     splits = [*manifest.splits] if split is None else find_splits(split, manifest.splits, "split")
-    schema = index_schema(manifest.features, manifest.label)
+    schema = index_schema(manifest.features, manifest.label, None, keeps_jpegs(manifest))
     if columns is not None:
         columns = [columns] if isinstance(columns, str) else [*dict.fromkeys(columns)]
         for name in columns:
             if name not in schema.names:
                 expected = f"some of {', '.join(schema.names)}"
                 raise UserError(argument="columns", received=repr(name), expected=expected)
-        schema = index_schema(manifest.features, manifest.label, columns)
+        schema = pa.schema([schema.field(name) for name in columns])
     wanted = [shard for name, shard in manifest.shards() if name in splits]
     tables = storage.map_concurrently(
         lambda shard: read_shard_index(directory, shard, schema, argument, manifest.make_again),
@@ -322,7 +330,8 @@ def read_shard_index(
             whole = pa.unify_schemas([schema, pa.schema([("num_bytes", pa.int64())])])
             problem = _number_problem(file.metadata.num_rows, shard)
             if not problem:
-                table = read_columns(data, whole, _most_in(whole, shard.num_records, len(data)))
+                most = most_in(whole, shard.num_records, len(data), OF_LABEL)
+                table = read_columns(data, whole, most)
                 problem = _number_problem(len(table), shard) or _rows_problem(table, shard)
             if not problem:
                 return table.select(schema.names)
@@ -340,22 +349,6 @@ def read_shard_index(
     )
     error.damage = problem
     raise error
-
-
-def _most_in(schema: pa.Schema, rows: int, num_bytes: int) -> dict[str, Most]:
-    """Returns the bounds of the columns of a file of `num_bytes` for so many rows."""
-    if rows > num_bytes * bounds.MAX_ROWS_PER_BYTE:
-        raise ValueError(f"{num_bytes} bytes cannot hold {rows} rows")
-    found = {}
-    for field in schema:
-        cell = bounds.MAX_NUMBER_CELL
-        if pa.types.is_string(field.type):
-            cell = bounds.MAX_TEXT_CELL
-        elif pa.types.is_list(field.type):
-            cell = bounds.MAX_LABELS_CELL if field.name in OF_LABEL else bounds.MAX_LIST_CELL
-        values, size_bytes = (rows * most for most in cell)
-        found[field.name] = Most(values, size_bytes + bounds.MAX_COLUMN_OVERHEAD_BYTES)
-    return found
 
 
 def _number_problem(rows: int, shard: Shard) -> str:

@@ -8,12 +8,14 @@ dictionary.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from imageshards import bounds
 
 # Fields of a page's header: sizes, and for each kind of page its number of values and its encoding.
 _UNCOMPRESSED_BYTES, _COMPRESSED_BYTES = 2, 3
@@ -29,6 +31,27 @@ class Most(NamedTuple):
 
     values: int
     num_bytes: int
+
+
+def most_in(
+    schema: pa.Schema, rows: int, num_bytes: int, labels: Collection[str]
+) -> dict[str, Most]:
+    """Returns the bounds of the columns of a file of `num_bytes` for so many rows.
+
+    `labels` are the columns of labels, whose lists may be longer.
+    """
+    if rows > num_bytes * bounds.MAX_ROWS_PER_BYTE:
+        raise ValueError(f"{num_bytes} bytes cannot hold {rows} rows")
+    found = {}
+    for field in schema:
+        cell = bounds.MAX_NUMBER_CELL
+        if pa.types.is_string(field.type):
+            cell = bounds.MAX_TEXT_CELL
+        elif pa.types.is_list(field.type):
+            cell = bounds.MAX_LABELS_CELL if field.name in labels else bounds.MAX_LIST_CELL
+        values, size_bytes = (rows * most for most in cell)
+        found[field.name] = Most(values, size_bytes + bounds.MAX_COLUMN_OVERHEAD_BYTES)
+    return found
 
 
 def read_columns(data: bytes, schema: pa.Schema, most: Mapping[str, Most]) -> pa.Table:

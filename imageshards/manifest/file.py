@@ -218,6 +218,12 @@ def fingerprint_of(manifest: Manifest) -> str:
     return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
 
 
+def keeps_jpegs(manifest: Manifest) -> bool:
+    """Returns whether a build copied JPEGs that needed no change; the index then says which."""
+    image = manifest.image
+    return image.mode == "none" and image.quality is None and manifest.adopted is None
+
+
 def find_splits(names: str, splits: Collection[str], argument: str) -> list[str]:
     """Returns the splits that `names` lists between commas, in the order of the manifest.
 

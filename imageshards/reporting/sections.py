@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from imageshards.index import IS_ORIGINAL
 from imageshards.manifest import NONE, ONE, SEVERAL, Manifest, Split
 from imageshards.page import Meter, Rows, number, share, size
 from imageshards.progress import text_table
@@ -35,6 +36,7 @@ NOTES = {
     "enlarged": "smaller than the wanted size, enlarged",
     "boxes_dropped": "with boxes outside of the picture or without an area, dropped",
     "damaged": "JPEG without an end marker, no pixel missing",
+    IS_ORIGINAL: "JPEG that needed no change, copied byte for byte",
 }
 
 

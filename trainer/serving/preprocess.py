@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from imageshards.images.encode import DRAFT_MARGINS
 from imageshards.images.geometry import ORIENTATION_TAG, TURNS
-from imageshards.images.options import ImageOptions
+from imageshards.images.options import QUALITY, SUBSAMPLING, ImageOptions
 from trainer.augment.decode import decode_webp
 
 # Weights of ITU-R 601-2 luma in 16 bits, as in Pillow.
@@ -45,17 +45,29 @@ _KERNELS = {"bicubic": "keyscubic", "bilinear": "triangle", "box": "box", "lancz
 
 def record_jpeg(encoded: tf.Tensor, options: ImageOptions) -> tf.Tensor:
     """Converts an original file, string scalar, to the JPEG that a build would write."""
-    # Strings are on the CPU anyway, and a GPU multiplies matrices with fewer digits.
-    with tf.device("CPU:0"):
-        is_jpeg = tf.equal(tf.strings.substr(encoded, 0, 2), b"\xff\xd8")
+    is_jpeg = tf.equal(tf.strings.substr(encoded, 0, 2), b"\xff\xd8")
+
+    def made() -> tf.Tensor:
         decoded = tf.cond(
             is_jpeg, lambda: _decode_jpeg(encoded, options), lambda: _decode_other(encoded, options)
         )
         return tf.io.encode_jpeg(
             _resized_upright(decoded, options),
-            quality=options.quality,
-            chroma_downsampling=options.subsampling != "4:4:4",
+            quality=options.quality or QUALITY,
+            chroma_downsampling=(options.subsampling or SUBSAMPLING) != "4:4:4",
         )
+
+    def kept() -> tf.Tensor:
+        height, width, _ = tf.unstack(tf.io.extract_jpeg_shape(encoded))
+        _check_pixels(height, width, options)
+        return tf.identity(encoded)
+
+    # Strings are on the CPU anyway, and a GPU multiplies matrices with fewer digits.
+    with tf.device("CPU:0"):
+        if not options.keeps_jpegs:
+            return made()
+        is_upright = tf.equal(orientation(encoded), 1)
+        return tf.cond(is_jpeg & is_upright, kept, made)
 
 
 def _decode_jpeg(encoded: tf.Tensor, options: ImageOptions) -> _Decoded:

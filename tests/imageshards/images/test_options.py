@@ -12,8 +12,10 @@ OTHER = ImageOptions(
 
 def test_a_manifest_records_every_option():
     default = dataclasses.asdict(ImageOptions())
-    assert all(value != default[name] for name, value in dataclasses.asdict(OTHER).items())
-    for options in (ImageOptions(), OTHER):
+    assert all(
+        value != default[name] is not None for name, value in dataclasses.asdict(OTHER).items()
+    )
+    for options in (ImageOptions(), OTHER, ImageOptions(resize_mode="none")):
         assert ImageOptions.from_manifest(options.to_manifest()) == options
 
 

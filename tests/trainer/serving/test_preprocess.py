@@ -115,13 +115,14 @@ MODES = [
     ImageOptions(height_px=50, width_px=50, resize_mode="shortest", filter="lanczos"),
     ImageOptions(height_px=70, width_px=35, resize_mode="stretch", quality=60),
     ImageOptions(resize_mode="none", subsampling="4:4:4"),
+    ImageOptions(resize_mode="none"),
     ImageOptions(height_px=256, width_px=200, only_shrink=True),
     ImageOptions(height_px=40, width_px=64, resize_mode="pad", colorspace="grey"),
     ImageOptions(height_px=33, width_px=33, filter="nearest"),
 ]
 
 
-@pytest.mark.parametrize("options", MODES, ids=lambda o: f"{o.resize_mode}-{o.filter}")
+@pytest.mark.parametrize("options", MODES, ids=lambda o: f"{o.resize_mode}-{o.filter}-{o.quality}")
 def test_records_made_in_the_graph_are_the_builders(options: ImageOptions) -> None:
     make = tf.function(
         lambda data: preprocess.record_jpeg(data, options),
