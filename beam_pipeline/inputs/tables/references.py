@@ -40,12 +40,14 @@ def read_refs(
 ) -> Iterator[ImageRef | Skipped]:
     """Yields the references of a file of an image table, or of a part of it, in row order.
 
-    Relative image paths are relative to the folder of the file. Images with an empty split or group
-    have none; the key draws their split. Pictures of a Parquet file are written into files in the
-    folder `spool`, from which they are read by ranges. Raises `UserError` with the line if a row
-    lacks its image or label, has a value of the wrong type, or names a file outside of the folder.
+    Relative image paths are relative to `--image_root`, or else to the folder of the file. Images
+    with an empty split or group have none; the key draws their split. Pictures of a Parquet file
+    are written into files in the folder `spool`, from which they are read by ranges. Raises
+    `UserError` with the line if a row lacks its image or label, has a value of the wrong type, or
+    names a file outside of the folder.
     """
-    folder = os.path.dirname(os.path.abspath(path) if storage.is_local(path) else path)
+    folder = schema.image_root or os.path.dirname(path)
+    folder = os.path.abspath(folder) if storage.is_local(folder) else folder
     check_class_names(path, schema)
     if schema.has_pictures:
         for where, row, ref in picture_rows(path, schema.names, schema.image, part, spool):
@@ -251,8 +253,9 @@ def _uri(where: str, folder: str, image: str, any_path: bool) -> str:
         return path
     trusted = Arg("allow_any_path", True)
     raise UserError(
-        f"{where} names the image {shown(image)}, which is {path!r}, outside of the table's folder "
+        f"{where} names the image {shown(image)}, which is {path!r}, outside of the folder "
         f"{folder!r}",
         expected="a path below that folder, or an address",
-        remedy="move the table above its images, or, if you trust the table, say " + trusted,
+        remedy="name the folder above the images by " + Arg("image_root") + ", or, if you trust a "
+        "table, say " + trusted,
     )

@@ -61,6 +61,8 @@ class TableSchema:
     several: bool = False  # images have several labels, in lists or texts
     separator: str | None = None  # between several labels in a text
     any_path: bool = False  # rows may name files outside of the folder of their table
+    image_root: str | None = None  # folder of relative paths; None for the folder of the table
+    form: str = ""  # format of a detection dataset; "" for tables and WebDataset
     class_names: tuple[str, ...] = ()  # by number; () if a number is itself the name of a class
     has_pictures: bool = False  # the image column of a Parquet file holds pictures, not paths
     bbox_format: str = RELATIVE
@@ -167,7 +169,7 @@ def schema_of_rows(
     found = TableSchema(
         image, label, roles["key"], roles["split"], roles["group"], columns, warnings,
         several=source.label == SEVERAL, separator=source.label_separator,
-        any_path=source.allow_any_path,
+        any_path=source.allow_any_path, image_root=source.image_root,
         has_pictures=image in types and holds_pictures(types[image]),
         bbox_format=source.bbox_format, box_a_row=box_a_row, cells_of=cells_of,
     )  # fmt: skip
