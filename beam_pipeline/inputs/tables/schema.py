@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -152,13 +152,21 @@ def schema_of_rows(
     box_a_row = bool(sides) and all(map(table.has_numbers, sides.values()))
     if source.label == NONE and not sides:
         unused = {*unused, "label"}
-    roles = {role: table.role(role, role in unused) for role in _USUAL_NAMES}
+    named = table.role("label", is_unused=False, may_lack=True)
+    of_boxes = table.class_column(sides, named) if sides and not box_a_row else None
+    roles = {
+        role: table.role(role, role in unused, may_lack=role == "label" and of_boxes is not None)
+        for role in _USUAL_NAMES
+    }
+    if roles["label"] is None and source.label != NONE and "label" not in unused:
+        roles["label"] = of_boxes
     image, label = roles["image"] or "", roles["label"] or ""
     cells_of = {feature: name for feature, name in sides.items() if feature != name}
     declared = [column.name for column in source.columns or ()]
     is_wanted = source.columns is None or BOX_CLASS_FEATURE in declared
-    if sides and label and is_wanted and BOX_CLASS_FEATURE not in names:
-        cells_of[BOX_CLASS_FEATURE] = label
+    of_boxes = of_boxes or label
+    if sides and of_boxes and is_wanted and BOX_CLASS_FEATURE not in names:
+        cells_of[BOX_CLASS_FEATURE] = of_boxes
     if source.label == NONE:
         roles["label"] = cells_of.get(BOX_CLASS_FEATURE)
         label = ""
@@ -244,6 +252,17 @@ class _Table(NamedTuple):
             raise unfit_option("bbox_format", source.bbox_format, source.input, problem, expected)
         return sides
 
+    def class_column(self, sides: Mapping[str, str], label: str | None) -> str | None:
+        """Returns the column with a list of the classes of the boxes of each row."""
+        rows: Iterable[Row] = self.head
+        if self.types:
+            lists = [n for n, kind in self.types.items() if pa.types.is_nested(kind)]
+            wanted = dict.fromkeys([*lists, *filter(None, [label])])
+            names = [name for name in wanted if not holds_pictures(self.types[name])]
+            path = table_files(self.source.input)[0]
+            rows = itertools.islice(read_rows(path, names), INFERENCE_ROWS)
+        return boxes.class_column(rows, sides.values(), label or "")
+
     def has_numbers(self, name: str) -> bool:
         """Returns whether each cell of a column is one number, by its type or the first rows."""
         if self.types:
@@ -253,7 +272,7 @@ class _Table(NamedTuple):
         found = cells.infer(BOX_FEATURES[0], [row.get(name) for _, row in self.head])
         return found.kind != "string" and found.shape == ()
 
-    def role(self, role: str, is_unused: bool) -> str | None:
+    def role(self, role: str, is_unused: bool, may_lack: bool = False) -> str | None:
         """Returns the column of a role, named by its flag or, unless unused, by a usual name."""
         source, names, types = self.source, self.names, self.types
         given: str | None = getattr(source, f"{role}_column")
@@ -272,7 +291,8 @@ class _Table(NamedTuple):
             # Pictures win over paths; of several columns with pictures, a usual name wins.
             named = (name for name in (found, *types) if name)
             found = next((n for n in named if holds_pictures(types.get(n))), found)
-        if found is None and (role == "image" or (role == "label" and source.label != NONE)):
+        is_needed = role == "image" or (role == "label" and source.label != NONE)
+        if found is None and is_needed and not may_lack:
             expected = f"one named {' or '.join(usual[:2])}, or " + Arg(f"{role}_column")
             if role == "label":
                 expected += ", or " + Arg("label", NONE)
