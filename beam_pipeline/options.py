@@ -26,7 +26,11 @@ DATASET = "dataset"
 TABLE = "table"
 ARCHIVES = "archives"  # no value of --layout: names of files show that an input is an archive
 WEBDATASET = "webdataset"
-LAYOUTS = ("auto", "class_folders", "split_folders", "flat", WEBDATASET, TABLE, DATASET)
+# Formats of detection datasets.
+COCO, YOLO, VOC = ANNOTATIONS = ("coco", "yolo", "voc")
+LAYOUTS = (
+    "auto", "class_folders", "split_folders", "flat", WEBDATASET, TABLE, DATASET, *ANNOTATIONS
+)  # fmt: skip
 ARCHIVE_SUFFIXES = (".tar", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".pq")
 # Options that only files in folders and archives have, and that only rows have.
@@ -66,17 +70,19 @@ class InputOptions:
         "where the images are. Class folders: ROOT/<class>/*.jpg or ROOT/<split>/<class>/*.jpg. A "
         "flat folder or a glob, with --label_regex. Archives (.tar, .zip, .tar.gz, a .tar of tars) "
         "that contain such folders. WebDataset tars. An image table: .csv (with commas, semicolons "
-        "or tabs), .jsonl or .parquet; Parquet may also hold the pictures. A finished dataset, "
+        "or tabs), .jsonl or .parquet; Parquet may also hold the pictures. A detection dataset: a "
+        ".json file of COCO, a YOLO folder or data.yaml, a Pascal VOC folder. A finished dataset, "
         "whose records are copied. For archives and tables, PATH may be a glob or contain a range "
         "such as {0000..0099}. Repeat the flag for more inputs",
         place=storage.absolute_place, metavar="PATH", action="append")]
     layout: Annotated[str, Option(
-        "layout of --input; auto finds it from the names of files (default: auto)",
+        "layout of --input; auto finds it from the names of files, and coco, yolo and voc from "
+        "their content (default: auto)",
         choices=LAYOUTS)] = "auto"
     label: Annotated[str, Option(
         "number of labels of each image. none: records get no class. several: the label column "
-        "holds a list, or see --label_separator (default: one, or the kind of labels of the "
-        "datasets among the inputs)",
+        "holds a list, or see --label_separator (default: one; several for coco, yolo and voc, "
+        "where an image has the classes of its boxes; or as in the datasets among the inputs)",
         choices=LABELS)] = ONE
     label_separator: Annotated[str | None, Option(
         "separator of several labels in one text: '|' splits cat|dog. Implies --label several",
@@ -87,7 +93,7 @@ class InputOptions:
         "split and group set the split and the group",
         metavar="REGEX")] = None
     image_column: Annotated[str | None, Option(
-        "table column with the image's path, relative to the table, or its URI "
+        "table column with the image's path, relative to the table or --image_root, or its URI "
         "(default: image, path, uri, file, filename, url or a similar name)",
         metavar="NAME")] = None
     image_path: Annotated[str | None, Option(
@@ -96,6 +102,10 @@ class InputOptions:
     allow_any_path: Annotated[bool, Option(
         "let the rows of a table name files outside the table's folder; a row may then copy any "
         "file that you can read into the dataset")] = False
+    image_root: Annotated[str | None, Option(
+        "folder of the images of a table, or above the images of coco, yolo and voc (default: the "
+        "folder of the table, and the usual folders near the annotations)",
+        place=storage.absolute_place, metavar="DIR")] = None
     label_column: Annotated[str | None, Option(
         "table column with the label, or for WebDataset an entry of the .json member (default: "
         "label, class or category; for WebDataset the .cls member)", metavar="NAME")] = None
@@ -168,7 +178,7 @@ class InputOptions:
         if label_group(regex) is None:
             expected = "a group that captures the label, for example '^([a-z]+)\\.'"
             raise invalid("label_regex", given, expected)
-        if self.layout in ("class_folders", WEBDATASET, TABLE, DATASET):
+        if self.layout in ("class_folders", WEBDATASET, TABLE, DATASET, *ANNOTATIONS):
             layout = Arg("layout", self.layout) + ", which has labels of its own"
             raise invalid("label_regex", f"{given} with " + layout, remedy=leave_out)
 

@@ -32,6 +32,8 @@ from beam_pipeline.inputs.tables.schema import TableSchema
 from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import (
+    ANNOTATIONS,
+    COCO,
     DATASET,
     FILE_FLAGS,
     TABLE,
@@ -162,9 +164,14 @@ def checked_schemas(options: BuildOptions) -> Schemas:
     if TABLE not in layouts or all(schema is None or schema.has_pictures for schema in schemas):
         paths = (*options_of(UrlOptions), "allow_any_path")
         idle |= dict.fromkeys(paths, "inputs without a table of paths or addresses")
+        if layouts.isdisjoint(ANNOTATIONS):
+            idle["image_root"] = "inputs without a table of paths, and without annotations"
     if TABLE not in layouts:
         idle |= dict.fromkeys(("image_column", "image_path"), "inputs that are no table")
-    if layouts <= {TABLE, DATASET}:
+    if layouts <= {DATASET, *ANNOTATIONS}:
+        of_rows = {*TABLE_FLAGS, "label_separator"} - {"key_column", "columns"}
+        idle |= dict.fromkeys(of_rows, "inputs whose format says it")
+    if layouts <= {TABLE, DATASET, COCO}:
         names = (*FILE_FLAGS, "label_regex")
         idle |= dict.fromkeys(names, "inputs that are no folder, glob or archive")
     if not any(expand_braces(each.input)[0].lower().endswith(".zip") for each in options.sources):

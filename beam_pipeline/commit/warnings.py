@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from beam_pipeline.inputs import labels
+from beam_pipeline.inputs.annotations import beside, coco, places
 from beam_pipeline.inputs.archives.members import UNKNOWN_ENCODING
 from beam_pipeline.inputs.archives.references import NO_IMAGE, UNREAD_TEXTS
 from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, UNREADABLE_FOLDER
@@ -26,13 +27,16 @@ _SEPARATORS = "|;,"
 _FEW_IMAGES = 20
 _NUMBER = re.compile(r"-?\d{1,15}(\.\d{1,15})?", re.ASCII)
 # Reasons that come with a name, and yet count files that were passed over.
-_COUNTED = (EXCLUDED_BY_GLOB, UNREADABLE_FOLDER, WITHOUT_LABEL)
+_COUNTED = (EXCLUDED_BY_GLOB, UNREADABLE_FOLDER, WITHOUT_LABEL, beside.OUTSIDE_SETS)
 
 
 def counts_and_names(
     skipped: Iterable[Mapping[str, int]],
 ) -> tuple[dict[str, int], dict[str, list[str]]]:
-    """Adds up `Listed.skipped` of `ListImages`: reason → files, and reason → sorted names."""
+    """Adds up `Listed.skipped` of `ListImages`: reason → files, and reason → sorted names.
+
+    A reason of `_OF_ANNOTATIONS` has its number in place of names.
+    """
     total: collections.Counter[str] = collections.Counter()
     for each in skipped:
         total.update(each)
@@ -41,7 +45,7 @@ def counts_and_names(
     for key in sorted(total):
         reason, colon, name = key.partition(": ")
         if colon:
-            names[reason].append(name)
+            names[reason].append(str(total[key]) if reason in _OF_ANNOTATIONS else name)
         if not colon or reason in _COUNTED:
             counts[reason] += total[key]
     return dict(counts), dict(names)
@@ -64,6 +68,10 @@ def warnings_of(
     given = set(names.get(labels.GIVEN_SPLIT, ()))
     if not asks_splits:
         names = {reason: each for reason, each in names.items() if reason != labels.GIVEN_SPLIT}
+    # A category may have boxes in one file of several.
+    used = names.get(coco.USED_CATEGORY, ())
+    unused = [name for name in names.get(coco.UNUSED_CATEGORY, ()) if name not in used]
+    names = {**names, coco.UNUSED_CATEGORY: unused}
     classes: collections.Counter[str] = collections.Counter()
     for of_class in counts.values():
         classes.update(of_class)
@@ -141,6 +149,18 @@ _OF_INPUT = {
         "table",
         "paths of {names} have backslashes, as Windows writes them, and were read with slashes",
     ),
+    coco.UNUSED_CATEGORY: (
+        "category",
+        "{counted} without a box, and so no class unless --class_names lists it: {names}",
+    ),
+    places.ABSENT_SPLIT: (
+        "line",
+        "{counted} of data.yaml with pictures that do not exist: {names}; add them, or remove it",
+    ),
+    places.SHARED_BY_SPLITS: (
+        "line",
+        "data.yaml names the same pictures for several splits ({names}), so it gives them no split",
+    ),
     NO_IMAGE: ("archive", "{counted} without an image: {names}"),
     UNREAD_TEXTS: (
         "archive",
@@ -174,12 +194,49 @@ _OF_INPUT = {
         "this dataset as --input and with --splits",
     ),
 }
+# Reason of annotations, which are counted → the noun for `counted`, and the sentence.
+_OF_ANNOTATIONS = {
+    coco.CROWD: (
+        "box",
+        "{counted} of crowds (iscrowd of COCO) left out, as a crowd is no single object",
+    ),
+    coco.WITHOUT_IMAGE: (
+        "annotation",
+        "{counted} without an image: boxes of COCO whose image_id no image has, or files that no "
+        "picture has; all were left out, so check whether pictures are missing",
+    ),
+    coco.WITHOUT_BOXES: ("image", "{counted} without a box, kept as records without boxes"),
+    beside.WITHOUT_FILE: (
+        "image",
+        "{counted} without a file of annotations, kept as records without boxes; exclude them if "
+        "their objects are not annotated",
+    ),
+    beside.LONG_LINE: (
+        "line",
+        "{counted} of YOLO with more than five numbers: the box around a polygon was taken, and "
+        "keypoints behind a box were left out",
+    ),
+    beside.DIFFICULT: ("object", "{counted} marked difficult in Pascal VOC, kept as boxes"),
+    beside.OTHER_NAME: (
+        "file",
+        "{counted} of Pascal VOC with another <filename> than its own name; the boxes went to the "
+        "picture that has the name of the file",
+    ),
+    beside.OUTSIDE_SETS: (
+        "image",
+        "{counted} of Pascal VOC left out, as no split in ImageSets/ lists it; to have all, give a "
+        "copy without ImageSets/",
+    ),
+}
 
 
 def _of_input(names: Mapping[str, Sequence[str]]) -> Iterator[str]:
     for reason, (noun, said) in _OF_INPUT.items():
         if found := names.get(reason):
             yield said.format(counted=counted(len(found), noun), names=_shown(found))
+    for reason, (noun, said) in _OF_ANNOTATIONS.items():
+        if found := names.get(reason):
+            yield said.format(counted=counted(sum(map(int, found)), noun))
 
 
 def _of_splits(

@@ -15,7 +15,8 @@ import msgspec
 
 from beam_pipeline import options as opt
 from beam_pipeline.images.read import RECORD
-from beam_pipeline.inputs.annotations import check_table
+from beam_pipeline.inputs.annotations.places import resolved
+from beam_pipeline.inputs.annotations.refused import check_table
 from beam_pipeline.inputs.archives.members import with_files
 from beam_pipeline.inputs.folders import is_dataset
 from beam_pipeline.inputs.layout import (
@@ -94,7 +95,7 @@ def open_inputs(options: BuildOptions) -> BuildOptions:
 
 
 def _with_layouts(options: BuildOptions) -> list[InputOptions]:
-    """Returns the inputs with layouts of datasets, which have labels of their own."""
+    """Returns the inputs with layouts of datasets and annotations, which have their own labels."""
     found = []
     for source in options.sources:
         is_one = source.layout == DATASET or (
@@ -105,8 +106,15 @@ def _with_layouts(options: BuildOptions) -> list[InputOptions]:
         )
         if is_one:
             source = dataclasses.replace(source, layout=DATASET, label_regex=None)
-        found.append(source)
-    return found
+        found.append(resolved(source))
+    annotated = [source for source in found if source.layout in opt.ANNOTATIONS]
+    if not annotated or options.source.label != ONE:
+        return found
+    if "label" in options.given:
+        problem = "is a detection dataset, where a picture has the classes of all its boxes"
+        remedy = "say " + Arg("label", SEVERAL) + " or " + Arg("label", NONE)
+        raise unfit_option("label", ONE, annotated[0].input, problem, remedy=remedy)
+    return [dataclasses.replace(source, label=SEVERAL) for source in found]
 
 
 def _with_labels(options: BuildOptions, found: Sequence[Found]) -> BuildOptions:

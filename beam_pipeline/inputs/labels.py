@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from beam_pipeline.inputs.annotations import annotations_in, check_no_annotations, kind_of
+from beam_pipeline.inputs.annotations.refused import annotations_in, check_no_annotations, kind_of
 from beam_pipeline.inputs.folders import Skipped, Tree
 from beam_pipeline.inputs.layout import is_glob, layout_of, unfit_option, wrong_input
 from beam_pipeline.inputs.tables.cells import split_labels
@@ -243,7 +243,7 @@ def _splits(tree: Tree, source: InputOptions, wrapper: str) -> dict[str, str]:
     for top in tree.level(wrapper).folders:
         path = f"{wrapper}{top}/"
         has_name = is_split(top) or source.layout == SPLIT_FOLDERS
-        inner = _only_folder(tree, path) if has_name or _split_word(top) else ""
+        inner = _only_folder(tree, path) if has_name or split_word(top) else ""
         # Archives are often packed as `train/train/<class>`, and unpacked into a folder again.
         is_doubled = inner.lower() == top.lower()
         above_classes = f"{path}{inner}/"
@@ -252,7 +252,7 @@ def _splits(tree: Tree, source: InputOptions, wrapper: str) -> dict[str, str]:
         if has_name:
             by_name[path] = key_of(top)
         elif is_doubled:
-            by_word[path] = str(_split_word(top))
+            by_word[path] = str(split_word(top))
         else:
             others.append(path)
     # Of folders such as `steam_train/steam_train/`, only several with different words are splits.
@@ -275,7 +275,7 @@ def _splits(tree: Tree, source: InputOptions, wrapper: str) -> dict[str, str]:
     return by_name
 
 
-def _split_word(name: str) -> str | None:
+def split_word(name: str) -> str | None:
     """Returns the only word of a name that names a split, such as `train` in `seg_train`."""
     words = [word for word in re.split("[^A-Za-z]+", name) if is_split(word)]
     return words[0] if len(words) == 1 else None
@@ -315,7 +315,7 @@ def said_splits(paths: Sequence[Sequence[str]]) -> list[str | None]:
     `photos/train` and `train-00000-of-00004` say it. Words such as in `flowers_train` count only if
     all paths say a split, and not the same.
     """
-    by_word = [next(filter(None, map(_split_word, reversed(path))), None) for path in paths]
+    by_word = [next(filter(None, map(split_word, reversed(path))), None) for path in paths]
     by_name = [next(filter(None, map(_split_part, reversed(path))), None) for path in paths]
     said = [name or word for name, word in zip(by_name, by_word, strict=True)]
     return said if all(said) and len({str(one).lower() for one in said}) > 1 else by_name

@@ -100,7 +100,7 @@ def layout_of(source: InputOptions) -> str:
 
     `folders` means that the names of the folders decide whether they are classes or splits.
     """
-    if source.layout in (TABLE, DATASET):
+    if source.layout in (TABLE, DATASET, *opt.ANNOTATIONS):
         return source.layout
     name = expand_braces(source.input)[0].lower()
     is_file = not (storage.is_local(source.input) and os.path.isdir(source.input))

@@ -10,7 +10,9 @@ import os
 from collections.abc import Iterator, Sequence
 
 from beam_pipeline.inputs import folders, labels
-from beam_pipeline.inputs.annotations import file_error
+from beam_pipeline.inputs.annotations.places import Place, places_of
+from beam_pipeline.inputs.annotations.references import annotated_refs, annotated_schema
+from beam_pipeline.inputs.annotations.refused import file_error
 from beam_pipeline.inputs.archives.members import archive_files
 from beam_pipeline.inputs.archives.references import archive_refs, webdataset_schema
 from beam_pipeline.inputs.datasets import (
@@ -33,6 +35,7 @@ from beam_pipeline.inputs.tables.references import read_refs
 from beam_pipeline.inputs.tables.rows import Part, parts
 from beam_pipeline.inputs.tables.schema import TableSchema, read_schema, table_files
 from beam_pipeline.options import (
+    ANNOTATIONS,
     ARCHIVES,
     DATASET,
     TABLE,
@@ -54,12 +57,13 @@ class ListingTask:
     path: str  # folder, glob or file
     split: str | None = None  # split of images without one, as names of files and folders say
     # `folder`, `class` (a class folder), `other` (a folder outside of them), `beside` (files beside
-    # class folders), `glob`, `table`, `shard` or `archive`.
+    # class folders), `glob`, `table` (also annotations), `shard` or `archive`.
     kind: str = "folder"
     layout: labels.Layout = labels.Layout()  # labels and splits of folders and globs
     part: Part | None = None  # part of a Parquet file; None for all
     entry: Shard | None = None  # entry of a shard in its manifest
     source: int = 0  # number of the input
+    place: Place | None = None  # pictures of a detection dataset
     prefix: str = ""  # beginning of the keys of an archive
     # Path whose name says a split, if images must not be drawn into the same split; else "".
     beside: str = ""
@@ -82,6 +86,7 @@ def schemas_of(
     schemas: list[TableSchema | None] = []
     for source in sources:
         read = {TABLE: read_schema, ARCHIVES: webdataset_schema}.get(layout_of(source))
+        read = annotated_schema if layout_of(source) in ANNOTATIONS else read
         found = read(source) if read else None
         if found is not None:
             # Names in a Parquet file win over the names of --class_names.
@@ -127,13 +132,15 @@ def listing_tasks(*sources: InputOptions, draws: bool = True) -> list[ListingTas
 
 
 def _tasks_of(source: InputOptions) -> Iterator[ListingTask]:
-    layout = layout_of(source)
     if not storage.is_local(source.input):
         storage.check_bucket(source.input, "input")
+    layout = layout_of(source)
     if layout == TABLE:
         files = table_files(source.input)
         for path, found in storage.map_concurrently(lambda path: (path, parts(path)), files):
             yield from (ListingTask(path, kind="table", part=part) for part in found)
+    elif layout in ANNOTATIONS:
+        yield from (ListingTask(one.path, kind="table", place=one) for one in places_of(source))
     elif layout == DATASET:
         for path, split, entry in shards_to_list(as_copied(source)):
             yield ListingTask(path, split, kind="shard", entry=entry)
@@ -258,6 +265,8 @@ def list_task(
         refs = itertools.chain.from_iterable(itertools.repeat(*each) for each in task.passed)
     elif task.kind == "archive":
         refs = archive_refs(task.path, task.prefix, source, schema, spool)
+    elif task.place is not None and schema is not None:
+        refs = annotated_refs(task.place, source, schema)
     elif schema is not None:
         refs = read_refs(task.path, schema, task.part, spool)
     elif task.entry is not None:

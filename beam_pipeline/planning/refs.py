@@ -59,6 +59,8 @@ class ImageRef(NamedTuple):
         in_pixels: Whether sides of boxes in `columns` are in pixels, not between 0 and 1.
         box_labels: Label of each box in `columns`, if the labels of the image are those of its
             boxes; else ().
+        sides: Sides of the boxes in `columns`, in the order of `BOX_FEATURES`, with digits that
+            tensorflow-transform drops, as it has float32; () for tables.
         version: Version that `uri` must still have if the image is a range of it; "" for any.
     """
 
@@ -77,6 +79,7 @@ class ImageRef(NamedTuple):
     spooled: str = ""
     in_pixels: bool = False
     box_labels: tuple[str, ...] = ()
+    sides: tuple[tuple[float, ...], ...] = ()
     version: str = ""
 
     @property
@@ -237,8 +240,9 @@ def label_kind(label: Label) -> str:
 
 
 HOW_PATHS_ARE_READ = (
-    "paths in an image table are relative to the folder of the table's file: fix the paths, or "
-    "move the table"
+    "paths in an image table are relative to the folder of the table's file, or to "
+    + Arg("image_root")
+    + ": fix the paths, or name the folder"
 )
 _WINDOWS_DRIVE = re.compile(r"[A-Za-z]:(\\|$)")
 

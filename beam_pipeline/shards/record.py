@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+import numpy as np
 import PIL
 from PIL import features as pillow_features
 
@@ -23,6 +24,9 @@ from imageshards.images.encode import EncodedImage, encode_image, sums_of_jpeg
 from imageshards.images.geometry import map_boxes
 from imageshards.index import IS_ORIGINAL
 from imageshards.manifest import BOX_FEATURES, IMAGE_FEATURE, OBJECT_PREFIX, SHA256_FEATURE
+
+# Decimals of a relative side that different ways to compute it have in common.
+_DECIMALS = 12
 
 
 class Record(NamedTuple):
@@ -113,10 +117,16 @@ def _follow_picture(
     columns = dict(ref.columns or {})
     if not all(name in columns for name in BOX_FEATURES):
         return columns, ref.label
-    boxes = list(zip(*(columns[name] for name in BOX_FEATURES), strict=False))
+    sides = [columns[name] for name in BOX_FEATURES]
+    # A `preprocessing_fn` may have changed the boxes.
+    is_exact = [np.array(exact, np.float32).tolist() for exact in ref.sides] == sides
+    boxes = list(zip(*(ref.sides if is_exact else sides), strict=False))
     # Pixels refer to the original, whose size is known only after the picture was decoded.
     width, height = encoded.box_transform.size_px if ref.in_pixels else (1, 1)
     relative = [(x0 / width, x1 / width, y0 / height, y1 / height) for x0, x1, y0, y1 in boxes]
+    if is_exact:
+        # A box gives the same bytes in pixels, and as centre and size from 0 to 1.
+        relative = [(*(round(side, _DECIMALS) for side in box),) for box in relative]
     # All comparisons with a NaN are false.
     right = [
         i

@@ -67,6 +67,18 @@ def made(kind: str, folder: pathlib.Path) -> str:
         pictures = [row | {"image": b"x"} for row in rows]
         parquet.write_table(pa.Table.from_pylist(pictures), folder / "a.parquet")
         return str(folder / "a.parquet")
+    if kind == "coco":
+        images = [{"id": name, "file_name": name} for name in ("cat/x1.jpg", "dog/y2.jpg")]
+        boxes = [{"image_id": "cat/x1.jpg", "category_id": 1, "bbox": [1, 2, 3, 4]}]
+        content = {"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "c"}]}
+        (folder / "in" / "boxes.json").write_text(json.dumps(content))
+        return str(folder / "in" / "boxes.json")
+    if kind == "yolo":
+        (folder / "in").rename(folder / "images")
+        (folder / "labels" / "cat").mkdir(parents=True)
+        (folder / "labels" / "cat" / "x1.txt").write_text("0 .5 .5 .1 .1")
+        (folder / "data.yaml").write_text("names: [cat]")
+        return str(folder / "data.yaml")
     if kind == "dataset":
         return str(Dataset(folder / "set").directory)
     return str(folder / "in" / "*/*.jpg" if kind == "glob" else folder / "in")
@@ -77,10 +89,10 @@ VALUES: dict[str, Any] = {
     "image_column": "photo", "label_column": "other", "key_column": "tag", "split_column": "word",
     "group_column": "word", "columns": (), "bbox_format": "pixels", "extensions": (".png",),
     "exclude_glob": ("*x1*",), "allow_any_path": True, "zip_encoding": "gbk",
-    "image_path": "{photo}",
+    "image_path": "{photo}", "image_root": "/elsewhere",
 }  # fmt: skip
 BASE = {"glob": {"label_regex": "(.)"}}
-KINDS = ("folders", "glob", "tar", "zip", "webdataset", "table", "pictures", "dataset")
+KINDS = "folders glob tar zip webdataset table pictures dataset coco yolo".split()
 
 
 def observed(path: str, folder: pathlib.Path, **options: Any) -> object:

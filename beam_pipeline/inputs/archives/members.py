@@ -24,7 +24,7 @@ from beam_pipeline.images.read import (
     ZIP_MEMBER,
     read_zip_member,
 )
-from beam_pipeline.inputs.annotations import file_error
+from beam_pipeline.inputs.annotations.refused import file_error
 from beam_pipeline.inputs.folders import PathFilter, Skipped, files_below, matching_files
 from beam_pipeline.inputs.layout import (
     glob_root,

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from beam_pipeline.inputs.layout import wrong_input
+from beam_pipeline.inputs.tables import cells
 from beam_pipeline.inputs.tables.cells import convert, shown, with_box_type, wrong_cell
 from beam_pipeline.inputs.tables.rows import Row
 from beam_pipeline.option_texts import invalid
@@ -25,6 +26,11 @@ _LEAST, _MOST = -1.0, 2.0
 # the height take the places of xmax and ymax.
 _CORNERS = (("xmin", "xmax", "ymin", "ymax"),)
 _CORNER_AND_SIZE = (("x", "w", "y", "h"), ("x", "width", "y", "height"))
+# Usual names of lists with the classes of boxes, the most likely first.
+_CLASSES = (
+    "classes", "labels", "categories", "class_names", "category_names", "names", "objects", "class",
+    "label", "category", "class_name", "category_name", "name", "object",
+)  # fmt: skip
 # The lower and the upper side of a box, along each axis.
 _AXES = (BOX_FEATURES[:2], BOX_FEATURES[2:])
 
@@ -57,6 +63,33 @@ def box_sides(bbox_format: str, names: Sequence[str]) -> dict[str, str]:
         if plain.keys() >= set(sides):
             return dict(zip(BOX_FEATURES, map(plain.__getitem__, sides), strict=True))
     return {}
+
+
+def class_column(rows: Iterable[Row], sides: Collection[str], label: str) -> str | None:
+    """Returns the column with the class of each box, of rows with lists of sides; None without any.
+
+    It has a list of names in each row, as long as the lists of `sides`. Of several columns the
+    `label` wins, and then a usual name. Another name counts if it is the only one.
+    """
+    known = [row for _, row in rows]
+    side = next(iter(sides))
+    counts = [len(cells.list_in(row.get(side)) or ()) for row in known]
+
+    def fits(name: str) -> bool:
+        found = [cells.list_in(row.get(name) or []) for row in known]
+        # Numbers may be anything of a box, such as its area.
+        is_named = name == label or name.lower() in _CLASSES
+        kinds = (str, int) if is_named else (str,)
+        values = [value for each in found for value in each or ()]
+        is_as_long = [-1 if each is None else len(each) for each in found] == counts
+        return is_as_long and bool(values) and all(isinstance(value, kinds) for value in values)
+
+    names = dict.fromkeys(name for row in known for name in row if name not in sides)
+    found = list(filter(fits, names))
+    usual = [name for known in _CLASSES for name in found if name.lower() == known]
+    has_tags = any(cells.is_list(row.get(label)) for row in known)  # or a list with a mistake
+    others = found if len(found) == 1 and not has_tags else []
+    return next(iter([label] * (label in found) + usual + others), None)
 
 
 def about_sizes(columns: Sequence[ColumnSpec], cells_of: Collection[str]) -> Iterator[str]:

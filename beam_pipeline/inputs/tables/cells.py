@@ -146,8 +146,14 @@ def _parse_cell(cell: Any) -> Any:
     return float(text) if _FLOAT.fullmatch(text) else cell
 
 
+def list_in(cell: Any) -> list[Any] | None:
+    """Returns the list in a cell, also of a text such as `[1, 2]`; None for other cells."""
+    found = _parse_cell(cell)
+    return found if isinstance(found, list) else None
+
+
 def is_list(cell: Any) -> bool:
-    return isinstance(_parse_cell(cell), list)
+    return list_in(cell) is not None
 
 
 def _json_list(text: str) -> list[Any] | None:

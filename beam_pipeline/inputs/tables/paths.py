@@ -31,9 +31,10 @@ _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _MOST_FILES = 200_000
 
 
-def folder_of(table: str) -> str:
-    """Returns the folder of a table's file, to which the paths in its rows are relative."""
-    return os.path.dirname(os.path.abspath(table) if storage.is_local(table) else table)
+def folder_of(table: str, image_root: str | None) -> str:
+    """Returns the folder to which paths in a table are relative: its own, or `image_root`."""
+    folder = image_root or os.path.dirname(table)
+    return os.path.abspath(folder) if storage.is_local(folder) else folder
 
 
 def image_place(where: str, folder: str, image: str, any_path: bool) -> ImageRef:
@@ -80,26 +81,28 @@ def _uri(where: str, folder: str, image: str, any_path: bool) -> str:
         return path
     trusted = Arg("allow_any_path", True)
     raise UserError(
-        f"{where} names the image {shown(image)}, which is {path!r}, outside of the table's folder "
+        f"{where} names the image {shown(image)}, which is {path!r}, outside of the folder "
         f"{folder!r}",
         expected="a path below that folder, or an address",
-        remedy="move the table above its images, or, if you trust the table, say " + trusted,
+        remedy="name the folder above the images by " + Arg("image_root") + ", or, if you trust a "
+        "table, say " + trusted,
     )
 
 
 def check_found(path: str, rows: Sequence[Row], schema: TableSchema) -> None:
     """Refuses a table if no image of its first rows is found, but would be found by a template."""
     first: ImageRef | None = None
+    folder = folder_of(path, schema.image_root)
     for where, row in rows:
         # The rows are refused with a better sentence when they are listed.
         with contextlib.suppress(ValueError, UserError):
             texts = {name: cells.cell_text(cell) or "" for name, cell in row.items()}
             image = fill(schema.template or f"{{{schema.image}}}", texts)
-            ref = image_place(where, folder_of(path), image, schema.any_path)
+            ref = image_place(where, folder, image, schema.any_path)
             if ref.mtime_ns != MISSING:
                 return
             first = first or ref
-    template = proposed_template(path, [row for _, row in rows]) if first else ""
+    template = proposed_template(folder, [row for _, row in rows]) if first else ""
     if first and template:
         received = f"{counted(len(rows), 'image')} in its first rows, and none of them was found, "
         received += f"such as {why_missing(first.uri)}"
@@ -107,13 +110,12 @@ def check_found(path: str, rows: Sequence[Row], schema: TableSchema) -> None:
         raise invalid("input", received, remedy=remedy)
 
 
-def proposed_template(path: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the template that finds most pictures of some rows of a table; "" without one.
+def proposed_template(folder: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the template that finds most pictures of some rows below a folder; "" without one.
 
     A picture's name is the cell of some column, with or without the ending of a picture. A folder
     above it may be the cell of a different column, such as the label.
     """
-    folder = folder_of(path)
     if not storage.is_local(folder):
         return ""
     texts = [{name: str(cell) for name, cell in row.items() if _names_file(cell)} for row in rows]

@@ -36,12 +36,14 @@ def read_refs(
 ) -> Iterator[ImageRef | Skipped]:
     """Yields the references of a file of an image table, or of a part of it, in row order.
 
-    Relative image paths are relative to the folder of the file. Images with an empty split or group
-    have none; the key draws their split. Pictures of a Parquet file are written into files in the
-    folder `spool`, from which they are read by ranges. Raises `UserError` with the line if a row
-    lacks its image or label, has a value of the wrong type, or names a file outside of the folder.
+    Relative image paths are relative to `--image_root`, or else to the folder of the file. Images
+    with an empty split or group have none; the key draws their split. Pictures of a Parquet file
+    are written into files in the folder `spool`, from which they are read by ranges. Raises
+    `UserError` with the line if a row lacks its image or label, has a value of the wrong type, or
+    names a file outside of the folder.
     """
     check_class_names(path, schema)
+    folder = folder_of(path, schema.image_root)
     if schema.has_pictures:
         for where, row, ref in picture_rows(path, schema.names, schema.image, part, spool):
             keyed = ref if ref.key else ref._replace(key=row_key(where, schema.root))
@@ -50,7 +52,7 @@ def read_refs(
     has_backslashes = False
     for where, row in read_rows(path, schema.names, part):
         image = _image(where, row, schema)
-        ref = image_place(where, folder_of(path), image, schema.any_path)
+        ref = image_place(where, folder, image, schema.any_path)
         # Only slashes in place of backslashes give the key of an image another form.
         if ref.key != image and not has_backslashes:
             has_backslashes = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 from beam_pipeline.inputs.folders import matching_files
 from beam_pipeline.inputs.layout import glob_root, unfit_option, wrong_input
 from beam_pipeline.inputs.tables import boxes, cells
-from beam_pipeline.inputs.tables.paths import check_found, proposed_template
+from beam_pipeline.inputs.tables.paths import check_found, folder_of, proposed_template
 from beam_pipeline.inputs.tables.rows import (
     Row,
     class_names_in,
@@ -65,6 +65,8 @@ class TableSchema:
     several: bool = False  # images have several labels, in lists or texts
     separator: str | None = None  # between several labels in a text
     any_path: bool = False  # rows may name files outside of the folder of their table
+    image_root: str | None = None  # folder of relative paths; None for the folder of the table
+    form: str = ""  # format of a detection dataset; "" for tables and WebDataset
     class_names: tuple[str, ...] = ()  # by number; () if a number is itself the name of a class
     has_pictures: bool = False  # the image column of a Parquet file holds pictures, not paths
     bbox_format: str = RELATIVE
@@ -159,13 +161,16 @@ def schema_of_rows(
     box_a_row = bool(sides) and all(map(table.has_numbers, sides.values()))
     if source.label == NONE and not sides:
         unused = {*unused, "label"}
-    roles = table.roles(unused, bool(sides))
+    named = table.role("label", is_unused=False)
+    of_boxes = table.class_column(sides, named) if sides and not box_a_row else None
+    roles = table.roles(unused, bool(sides), of_boxes)
     image, label = roles["image"] or "", roles["label"] or ""
     cells_of = {feature: name for feature, name in sides.items() if feature != name}
     declared = [column.name for column in source.columns or ()]
     is_wanted = source.columns is None or BOX_CLASS_FEATURE in declared
-    if sides and label and is_wanted and BOX_CLASS_FEATURE not in names:
-        cells_of[BOX_CLASS_FEATURE] = label
+    of_boxes = of_boxes or label
+    if sides and of_boxes and is_wanted and BOX_CLASS_FEATURE not in names:
+        cells_of[BOX_CLASS_FEATURE] = of_boxes
     if source.label == NONE:
         roles["label"] = cells_of.get(BOX_CLASS_FEATURE)
         label = ""
@@ -176,7 +181,7 @@ def schema_of_rows(
     found = TableSchema(
         image, label, roles["key"], roles["split"], roles["group"], columns, warnings,
         several=source.label == SEVERAL, separator=source.label_separator,
-        any_path=source.allow_any_path,
+        any_path=source.allow_any_path, image_root=source.image_root,
         has_pictures=image in types and holds_pictures(types[image]),
         bbox_format=source.bbox_format, box_a_row=box_a_row, template=source.image_path or "",
         cells_of=cells_of,
@@ -257,6 +262,17 @@ class _Table(NamedTuple):
             raise unfit_option("bbox_format", source.bbox_format, source.input, problem, expected)
         return sides
 
+    def class_column(self, sides: Mapping[str, str], label: str | None) -> str | None:
+        """Returns the column with a list of the classes of the boxes of each row."""
+        rows: Iterable[Row] = self.head
+        if self.types:
+            lists = [n for n, kind in self.types.items() if pa.types.is_nested(kind)]
+            wanted = dict.fromkeys([*lists, *filter(None, [label])])
+            names = [name for name in wanted if not holds_pictures(self.types[name])]
+            path = table_files(self.source.input)[0]
+            rows = itertools.islice(read_rows(path, names), INFERENCE_ROWS)
+        return boxes.class_column(rows, sides.values(), label or "")
+
     def has_numbers(self, name: str) -> bool:
         """Returns whether each cell of a column is one number, by its type or the first rows."""
         if self.types:
@@ -274,16 +290,20 @@ class _Table(NamedTuple):
                 raise self.lacks("image_path", name, self.names)
         return found
 
-    def roles(self, unused: Collection[str], has_boxes: bool) -> dict[str, str | None]:
+    def roles(
+        self, unused: Collection[str], has_boxes: bool, of_boxes: str | None
+    ) -> dict[str, str | None]:
         """Returns the column of each role, named by its flag or, unless unused, by a usual name.
 
-        Without a usual name, the label is the only other column, if its cells look like classes.
+        Without a usual name, the labels are the classes `of_boxes`, or else in the only other
+        column, if its cells look like classes.
         """
         source = self.source
         found = {role: self.role(role, role in unused) for role in _USUAL_NAMES}
         if found["image"] is None and source.image_path is None:
             raise self.without("image")
         if found["label"] is None and source.label != NONE:
+            found["label"] = of_boxes
             if not has_boxes and "key" not in unused:
                 # A column `Id` may hold the class, such as the whale in a picture.
                 cells_of_key = self.cells(found["key"]) if found["key"] else []
@@ -349,7 +369,7 @@ class _Table(NamedTuple):
         if any(map(_is_image_name, self.names)):
             return ": its first line looks like a row, so write a header like image,label above it"
         if role == "image":
-            if template := proposed_template(first, rows):
+            if template := proposed_template(folder_of(first, self.source.image_root), rows):
                 return ", or " + Arg("image_path", template)
             named = [name for name, found in values.items() if any(map(_is_image_name, found))]
             return " (" + Arg("image_column", named[0]) + " holds names of images)" if named else ""

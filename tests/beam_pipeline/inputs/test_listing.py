@@ -6,7 +6,6 @@ import functools
 import json
 import os
 import pathlib
-import re
 import shutil
 import unicodedata
 
@@ -18,13 +17,11 @@ from apache_beam.testing.util import assert_that
 from pyarrow import parquet
 
 from beam_pipeline.images.read import read_images
-from beam_pipeline.inputs.annotations import annotations_error
-from beam_pipeline.inputs.listing import list_task, listing_tasks, schema_of
+from beam_pipeline.inputs.listing import listing_tasks
 from beam_pipeline.inputs.tables import rows as table_rows
 from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import InputOptions
-from beam_pipeline.planning.refs import ImageRef, names_of
-from imageshards.manifest import BOX_FEATURES
+from beam_pipeline.planning.refs import names_of
 from tests.support.errors import refused
 from tests.support.listings import labels, listed, put
 from tests.support.stores import store_uri
@@ -367,73 +364,5 @@ def test_what_deserves_a_warning_is_named(tmp_path, where, names, options, told)
 )
 def test_masks_beside_their_images_are_no_class(tmp_path, where, names, is_refused):
     put(tmp_path, *names.split())
-    with refused("input", "masks or annotations") if is_refused else contextlib.nullcontext():
+    with refused("input", "annotations") if is_refused else contextlib.nullcontext():
         assert labels(where(tmp_path))
-
-
-@pytest.mark.parametrize("where", [str, store_uri, "tar"])
-@pytest.mark.parametrize(
-    ("names", "kind"),
-    [
-        ("JPEGImages/1.jpg Annotations/1.xml ImageSets/Main/train.txt", "Pascal VOC"),
-        (
-            "train/1.jpg train/_annotations.coco.json valid/2.jpg valid/_annotations.coco.json",
-            "COCO",
-        ),
-        ("images/1.jpg images/2.jpg annotations/instances_train.json", "COCO"),
-        ("train/images/1.jpg train/labels/1.txt val/images/2.jpg val/labels/2.txt", "YOLO"),
-        ("train/1.jpg train/1.xml test/2.jpg test/2.xml", "Pascal VOC"),
-        ("1.jpg data.yaml", "YOLO"),
-        ("cat/1.jpg dog/2.jpg annotations/instances.json", ""),
-    ],
-)
-def test_annotations_are_known_and_need_a_table(tmp_path, where, names, kind):
-    put(tmp_path / "set", *names.split())
-    if isinstance(where, str):
-        where = functools.partial(shutil.make_archive, f"{tmp_path}/set", where)
-    path = where(tmp_path / "set")
-    with refused("input", kind, "bbox_format=") if kind else contextlib.nullcontext():
-        assert labels(path).keys() == {"cat/1.jpg", "dog/2.jpg"}
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "words"),
-    [
-        ("all.json", '{"info": {}, "images": []}', "COCO"),
-        ("1.xml", '<?xml version="1.0"?>\n<annotation verified="yes">', "Pascal VOC"),
-        ("set.yaml", "path: x\nnames: [a]", "YOLO"),
-        ("1.txt", "0 0.5 0.5 0.1 0.2\n", "YOLO"),
-        ("list.json", "[]", "cannot be listed"),
-    ],
-)
-def test_a_file_of_annotations_is_known_by_its_content(tmp_path, name, text, words):
-    (tmp_path / name).write_text(text)
-    with refused("input", f"{tmp_path}/{name}'", words):
-        listed(tmp_path / name)
-
-
-@pytest.mark.parametrize(
-    ("kind", "table", "box"),
-    [
-        (
-            "COCO",
-            "image,label,x,y,width,height\n1.jpg,cat,1,2,3,4\n1.jpg,dog,0,0,1,1",
-            (1, 4, 2, 6),
-        ),
-        ("Pascal VOC", "image,label,xmin,ymin,xmax,ymax\n1.jpg,cat,1,2,3,4", (1, 3, 2, 4)),
-        ("YOLO", "image,label,xmin,ymin,xmax,ymax\n1.jpg,cat,.1,.2,.3,.4", (0.1, 0.3, 0.2, 0.4)),
-    ],
-)
-def test_the_table_that_a_sentence_asks_for_holds_the_boxes(tmp_path, kind, table, box):
-    said = str(annotations_error("in", kind, "x"))
-    columns = table.partition("\n")[0].split(",")
-    assert all(column in said for column in columns)
-    (bbox_format,) = re.findall("bbox_format='([a-z]+)'", said)
-    assert "label='several'" in said
-    (tmp_path / "boxes.csv").write_text(table)
-    source = InputOptions(f"{tmp_path}/boxes.csv", bbox_format=bbox_format, label="several")
-    schema = schema_of(source)
-    ref, *_ = (ref for task in listing_tasks(source) for ref in list_task(task, source, schema))
-    assert isinstance(ref, ImageRef)
-    first = ref.columns or {}
-    assert tuple(first[side][0] for side in BOX_FEATURES) == pytest.approx(box)

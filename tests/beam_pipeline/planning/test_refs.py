@@ -19,6 +19,7 @@ COLUMNS = st.dictionaries(TEXT, st.integers() | st.floats(allow_nan=False) | st.
 REFS = st.builds(
     ImageRef, TEXT, TEXT, TEXT, st.none() | TEXT, st.none() | TEXT,
     st.integers(-1, 2**63), st.integers(0, 2**63), st.none() | COLUMNS,
+    sides=st.tuples(st.tuples(st.floats(allow_nan=False))),
 )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Boxes of image tables: what is wrong names its row, and no class is lost or moved."""
 
+import csv
 import json
 import pathlib
 
@@ -121,6 +122,40 @@ def test_labels_beside_lists_of_sides_are_the_classes_of_the_boxes(
     ref = first(write(tmp_path / f"m{suffix}", OF_TWO | {"label": label}), **options)
     assert (dict(ref.columns or {})[BOX_CLASS_FEATURE], ref.label) == (classes, labels)
     assert ref.box_labels == (tuple(classes) if isinstance(labels, tuple) else ())
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet", ".csv"])
+@pytest.mark.parametrize(
+    ("cells", "options", "classes", "label"),
+    [
+        ({"label": "street", "kinds": ["b", "a"]}, {}, ["b", "a"], "street"),
+        ({"label": "street", "kinds": ["b", "a"]}, {"label": "none"}, ["b", "a"], None),
+        ({"objects": ["b", "a"]}, SEVERAL, ["b", "a"], ("a", "b")),
+        ({"label": "x", "colors": ["b", "a"], "classes": ["c", "d"]}, {}, ["c", "d"], "x"),
+        ({"label": ["x", "y", "z"], "categories": ["b", "a"]}, SEVERAL, ["b", "a"],
+         ("x", "y", "z")),
+        ({"label": ["b", "a"], "classes": ["c", "d"]}, SEVERAL, ["b", "a"], ("a", "b")),
+        ({"label": "street", "colors": ["r", "g"], "kinds": ["b", "a"]}, {}, ["street"] * 2,
+         "street"),
+        ({"label": "street", "area": [1, 2]}, {}, ["street"] * 2, "street"),
+        ({"label": "street", "words": ["a", "b", "c"]}, {}, ["street"] * 2, "street"),
+    ],
+)  # fmt: skip
+def test_a_list_with_a_class_for_each_box_is_their_class_whatever_its_name(
+    tmp_path, suffix, cells, options, classes, label
+):
+    row_of = {name: value for name, value in OF_TWO.items() if name != "label"} | cells
+    path = tmp_path / f"m{suffix}"
+    if suffix == ".csv":
+        with path.open("w", newline="") as file:
+            texts = [v if isinstance(v, str) else json.dumps(v) for v in row_of.values()]
+            csv.writer(file).writerows([[*row_of], texts])
+    else:
+        write(path, row_of)
+    ref = first(path, **options)
+    assert (dict(ref.columns or {})[BOX_CLASS_FEATURE], ref.label) == (classes, label)
+    used = [name for name, value in cells.items() if value == classes]
+    assert not {*used} & {*dict(ref.columns or {})}
 
 
 @pytest.mark.parametrize(

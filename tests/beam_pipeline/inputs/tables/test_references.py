@@ -144,7 +144,7 @@ def test_a_table_in_a_store_names_no_file_of_this_machine(tmp_path):
     (tmp_path / "x.jpg").write_bytes(b"12345")
     for image in (f"{tmp_path}/x.jpg", f"file://{tmp_path}/x.jpg"):
         write(tmp_path / "m.csv", [{"image": image, "label": "a"}])
-        with refused("", "outside of the table's folder 'teststore://", "allow_any_path"):
+        with refused("", "outside of the folder 'teststore://", "allow_any_path"):
             refs(store_uri(tmp_path / "m.csv"))
         assert refs(store_uri(tmp_path / "m.csv"), allow_any_path=True)[0].size_bytes == 5
 

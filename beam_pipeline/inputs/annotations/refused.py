@@ -1,6 +1,6 @@
 """Finds by names and first bytes what files are that are no input, and says what to do with them.
 
-Masks, and annotations of detection datasets, are no input either: a table holds boxes.
+Masks are no input either, and annotations of detection datasets only if their content shows it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from beam_pipeline.inputs.folders import Tree
 from beam_pipeline.inputs.layout import layout_of, wrong_input
-from beam_pipeline.options import TABLE, InputOptions
+from beam_pipeline.options import COCO, TABLE, VOC, YOLO, InputOptions
 from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.manifest import NONE, SEVERAL
@@ -28,18 +28,17 @@ _MAGIC = {
     b"Rar!\x1a\x07": ("a RAR archive", ""),
     b"\x28\xb5\x2f\xfd": ("compressed by Zstandard", ""),
 }
-# Kind of annotations → columns of a table with the same boxes, and their --bbox_format.
-_TABLES = {
-    "COCO": ("image, label, x, y, width and height", "xywh"),
-    "Pascal VOC": ("image, label, xmin, ymin, xmax and ymax", "pixels"),
-    "YOLO": ("image, label, xmin, ymin, xmax and ymax, from 0 to 1", "relative"),
-    "Open Images": ("image, label, xmin, ymin, xmax and ymax", "relative"),
-}
-# Kind of annotations → expressions for the name of a file, and for its first bytes.
+# Format of annotations → expressions for the name of a file, and for its first bytes.
 _ANNOTATIONS = {
-    "COCO": (r"(.*\.coco|instances.*|.*/annotations/.*)\.json", rb'\s*\{.*"(images|annotations)"'),
-    "Pascal VOC": (r".*\.xml", rb"\s*(<\?.*\?>)?\s*<annotation"),
-    "YOLO": (r"(.*/)?data\.ya?ml|(.*/)?labels/.*\.txt", rb"\d+( -?[0-9.e-]+){4,}\s|.*\bnames:"),
+    COCO: (
+        r"(.*\.coco|(.*/)?instances[^/]*|.*/annotations/.*)\.json",
+        rb'\s*\{.*"(images|annotations|categories)"\s*:\s*\[',
+    ),
+    VOC: (r".*\.xml", rb"\s*(<\?.*\?>)?\s*<annotation"),
+    YOLO: (
+        r"(.*/)?data\.ya?ml|(.*/)?labels/.*\.txt",
+        rb"\s*\d+(\.0+)?([ \t]+-?[0-9.]+(e-?\d+)?){4,}[ \t]*([\r\n]|$)|.*\bnames:",
+    ),
 }
 
 # Folders in which segmentation and detection datasets keep images, and masks or annotations.
@@ -113,15 +112,12 @@ def _check_masks(given: str, tree: Tree, folders: Sequence[str]) -> None:
         raise wrong_input(given, problem, "folders that are classes", remedy)
 
 
-def annotations_error(path: str, kind: str, name: str) -> UserError:
-    """Returns the error for an input with annotations of a kind in a file of a name."""
-    columns, unit = _TABLES[kind]
-    problem = f"with annotations of {kind} such as {name!r}; masks or annotations in files of "
-    problem += "their own are not read"
-    remedy = f"write each box into a row of a .csv file, with the columns {columns}, and say " + (
-        Arg("bbox_format", unit) + " and " + Arg("label", SEVERAL)
-    )
-    return wrong_input(path, problem, "an image table, or folders that are classes", remedy)
+def annotations_error(path: str, form: str, name: str) -> UserError:
+    """Returns the error for an input with annotations of a format in a file of a name."""
+    problem = f"with annotations of the format {form} such as {name!r}"
+    expected = "a folder with pictures and annotations whose content shows the format"
+    remedy = "unpack an archive, give the folder of the dataset, or say " + Arg("layout", form)
+    return wrong_input(path, problem, expected, remedy)
 
 
 def file_error(path: str) -> UserError | None:
@@ -129,7 +125,7 @@ def file_error(path: str) -> UserError | None:
 
     Returns None if nothing is known about its content.
     """
-    head = _head(path)
+    head = head_of(path)
     kind, ending = next((k for magic, k in _MAGIC.items() if head.startswith(magic)), ("", ""))
     if head[257:262] == b"ustar":
         kind, ending = "a plain tar", ".tar"
@@ -143,15 +139,24 @@ def file_error(path: str) -> UserError | None:
     return None
 
 
+def has_form(path: str, form: str) -> bool:
+    """Returns whether the first bytes of a file show a format of annotations."""
+    return re.match(_ANNOTATIONS[form][1], head_of(path), re.DOTALL) is not None
+
+
 def check_table(source: InputOptions) -> None:
     """Raises `UserError` for a table of Open Images, whose columns of boxes have other names."""
     if layout_of(source) == TABLE and {b"ImageID", b"LabelName", b"XMin"} <= {
-        *_head(source.input).partition(b"\n")[0].rstrip().split(b",")
+        *head_of(source.input).partition(b"\n")[0].rstrip().split(b",")
     }:
-        raise annotations_error(source.input, "Open Images", storage.name_of(source.input))
+        problem = "a table of Open Images, which names no files"
+        remedy = "write the columns image, label, xmin, ymin, xmax and ymax, and say "
+        remedy += Arg("bbox_format", "relative") + " and " + Arg("label", SEVERAL)
+        raise wrong_input(source.input, problem, "paths of images", remedy)
 
 
-def _head(path: str) -> bytes:
+def head_of(path: str, num_bytes: int = _HEAD_BYTES) -> bytes:
+    """Returns the first bytes of a file; none if the file cannot be read."""
     with contextlib.suppress(OSError):
-        return storage.read(path, _HEAD_BYTES)
+        return storage.read(path, num_bytes)
     return b""
