@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from trainer.training.callbacks import MetricsFile as MetricsFile
     from trainer.training.callbacks import WaitingTime as WaitingTime
     from trainer.training.fit import fit as fit
+    from trainer.training.save import save as save
 
 
 __version__ = "1.0.0"
@@ -81,6 +82,7 @@ _HOMES = {
     "trainer.strengths": ["Augment"],
     "trainer.training.callbacks": ["MetricsFile", "WaitingTime"],
     "trainer.training.fit": ["fit"],
+    "trainer.training.save": ["save"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

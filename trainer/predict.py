@@ -26,7 +26,6 @@ from trainer.serving.pictures import (
     pictures_of_input,
     pictures_of_split,
 )
-from trainer.serving.prediction_file import cells_of, check_new, columns_of, write_predictions
 
 if TYPE_CHECKING:
     import argparse
@@ -165,8 +164,10 @@ def _run(args: argparse.Namespace) -> int:
 
 def _write(saved: SavedModel, options: _Options, files: Sequence[str]) -> int:
     """Writes the rows of `--output`; returns the exit code."""
+    from trainer.serving import prediction_file
+
     output, card = str(options.output), saved.card
-    check_new(output)
+    prediction_file.check_new(output)
     if options.data is not None:
         pictures = pictures_of_split(card, options.data, options.records_root, options.split)
     elif options.input is not None:
@@ -181,12 +182,12 @@ def _write(saved: SavedModel, options: _Options, files: Sequence[str]) -> int:
 
     def rows_from(start: int) -> Iterator[Sequence[str]]:
         for one in predictor.predict(options.batch_size, start):
-            yield cells_of(card, one.key, one.found, one.error)
+            yield prediction_file.cells_of(card, one.key, one.found, one.error)
 
     digest = storage.sha256_of(saved.file)[1]
     made_of = {"model": digest, "input": pictures.identity, "batch_size": options.batch_size}
-    header, total = columns_of(card, pictures.key_name), len(pictures.keys)
-    broken = write_predictions(output, header, made_of, total, rows_from)
+    header, total = prediction_file.columns_of(card, pictures.key_name), len(pictures.keys)
+    broken = prediction_file.write_predictions(output, header, made_of, total, rows_from)
     print(f"model    {saved.file}, step {card.step}")
     print(f"written  {output}: {counted(total, 'row')}, {broken:,} without a prediction")
     return EXIT_BROKEN_FILES if broken else 0

@@ -94,7 +94,7 @@ def as_ours(model: keras.Model, card: ModelCard, path: str) -> keras.Model:
             received=f"{path!r}, a compiled model that does not find {describe(card)}",
             expected=f"{counted(card.num_outputs, 'output')}"
             f"{' and a loss of ' * bool(names)}{' or '.join(names)}",
-            remedy="use imageshards evaluate, or load the model with Keras in your own program",
+            remedy="use the model with Keras in your own program, or imageshards evaluate",
         )
     # A model may end with a softmax although its loss expects logits.
     if not is_logits or applies(activation, found):

@@ -9,19 +9,21 @@ import re
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.typed import convert
-from trainer.dataset.spec import CARD_FILE, ModelCard
+from trainer.dataset.spec import CARD_FILE, MeanStd, ModelCard
 from trainer.output_errors import output_errors
 
 if TYPE_CHECKING:
     import keras
+
+    from trainer.reader.described import DescribedSplit
 
 # Names in the output folder of a run: the model after the last step, the model with the lowest
 # val_loss if it is a different one, and the tensorflow-transform graph of the dataset.
@@ -38,6 +40,31 @@ NO_TIME = (1980, 1, 1, 0, 0, 0)
 _OURS = "a model that imageshards train wrote"
 _TRUST = Arg("trust", True) + " if you know where the file comes from"
 _KERAS_ERRORS = (ValueError, TypeError, ImportError, AttributeError, LookupError, OSError)
+
+
+def card_of(
+    data: DescribedSplit,
+    training: Mapping[str, Any] | None = None,
+    step: int = 0,
+    compiled: bool = False,
+    target_mean_std: MeanStd | None = None,
+) -> ModelCard:
+    """Returns the card of a model that was trained with `data`; the others are as in the card."""
+    dataset = data.subset.dataset
+    return ModelCard(
+        data.classes,
+        data.model_inputs,
+        dataset.image_feature,
+        dataset.label_feature,
+        dataset.fingerprint,
+        training or {},
+        step,
+        compiled,
+        dataset.target,
+        dataset.target_shape,
+        dataset.column,
+        target_mean_std,
+    )
 
 
 def save_model(model: keras.Model, path: str, card: ModelCard) -> None:
@@ -58,7 +85,7 @@ def save_model(model: keras.Model, path: str, card: ModelCard) -> None:
         tempfile.TemporaryDirectory(prefix=SAVING_PREFIX, dir=beside) as near,
     ):
         raw, ready = (os.path.join(near, i + name) for i in ("raw-", "ready-"))
-        with contextlib.nullcontext() if card.compiled else _not_compiled(model):
+        with contextlib.nullcontext() if card.compiled else not_compiled(model):
             model.save(raw)
         _add_card(raw, ready, card)
         storage.move(ready, path)
@@ -253,7 +280,7 @@ def _reason(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _not_compiled(model: keras.Model) -> Iterator[None]:
+def not_compiled(model: keras.Model) -> Iterator[None]:
     """Hides the optimizer, which has twice the size of the weights, while Keras saves the model."""
     optimizer, compiled = getattr(model, "optimizer", None), getattr(model, "compiled", False)
     if not compiled:

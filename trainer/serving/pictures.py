@@ -16,12 +16,8 @@ from typing import Any
 from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.images.options import EXTENSIONS, passed_over
-from imageshards.index import read_index
 from imageshards.manifest import VALIDATION_NAMES
 from imageshards.template import fields, fill
-from trainer.dataset.manifest import check_shards, load_manifest, needed_split
-from trainer.dataset.open import model_inputs
-from trainer.dataset.source import RecordSource
 from trainer.dataset.spec import ModelCard, ModelInputs, input_name
 
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".pq")
@@ -100,6 +96,12 @@ def pictures_of_split(
     card: ModelCard, data: str, records_root: str | None, split: str | None
 ) -> Pictures:
     """Returns the records of a split, in the order of the index, for the model of `card`."""
+    # Files are predicted without these modules, which load NumPy.
+    from imageshards.index import read_index
+    from trainer.dataset.manifest import check_shards, load_manifest, needed_split
+    from trainer.dataset.open import model_inputs
+    from trainer.dataset.source import RecordSource
+
     dataset = load_manifest(data, records_root)
     found = needed_split(dataset, "split", split, ("test", *VALIDATION_NAMES))
     check_shards(dataset, [found])

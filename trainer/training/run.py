@@ -17,7 +17,6 @@ from imageshards.text import for_output
 from trainer.augment.augmentation import resolve_augment_on
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.config import OptimizerConfig, RunConfig
-from trainer.dataset.spec import ModelCard
 from trainer.evaluation.evaluator import measure
 from trainer.models import model, optimizer, strategy, user_model
 from trainer.models.freezing import Frozen, schedule_after
@@ -27,7 +26,7 @@ from trainer.reader.batches import TrainingData
 from trainer.reader.described import EvaluationData
 from trainer.reader.stream import EvaluationStream
 from trainer.report.page import page_of, target_fact, write_report
-from trainer.serving.model_file import BEST_MODEL_FILE, MODEL_FILE, save_model
+from trainer.serving.model_file import BEST_MODEL_FILE, MODEL_FILE, card_of, save_model
 from trainer.training import summary
 from trainer.training.callbacks import (
     AveragedWeights,
@@ -243,22 +242,10 @@ def publish(config: RunConfig, run: Run, built: Built, metrics: MetricsFile) -> 
 
 
 def _save(config: RunConfig, run: Run, built: Built, name: str, step: int) -> None:
-    dataset = run.train.subset.dataset
     # A user's compiled model outputs values in their own unit, without mean and deviation.
-    card = ModelCard(
-        run.train.classes,
-        run.train.model_inputs,
-        dataset.image_feature,
-        dataset.label_feature,
-        dataset.fingerprint,
-        dataclasses.asdict(config),
-        step,
-        compiled=not built.is_ours,
-        target=dataset.target,
-        target_shape=dataset.target_shape,
-        column=dataset.column,
-        target_mean_std=run.train.subset.target_mean_std if built.is_ours else None,
-    )
+    mean_std = run.train.subset.target_mean_std if built.is_ours else None
+    training = dataclasses.asdict(config)
+    card = card_of(run.train, training, step, not built.is_ours, mean_std)
     save_model(built.model, storage.join(config.output, name), card)
 
 
