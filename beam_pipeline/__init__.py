@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from beam_pipeline.planning.refs import ImageRef as ImageRef
     from beam_pipeline.planning.refs import RefBatch as RefBatch
     from beam_pipeline.planning.refs import ShardUnit as ShardUnit
+    from beam_pipeline.planning.strata import SampleImages as SampleImages
     from beam_pipeline.planning.transforms import AssignSplits as AssignSplits
     from beam_pipeline.planning.transforms import PlanShards as PlanShards
     from beam_pipeline.shards.transforms import ReadRejects as ReadRejects
@@ -49,6 +50,7 @@ _HOMES = {
         "ColumnSpec", "ImageOptions", "InputOptions", "PlanOptions", "ShardOptions", "UrlOptions",
     ],
     "planning.refs": ["ImageRef", "RefBatch", "ShardUnit"],
+    "planning.strata": ["SampleImages"],
     "planning.transforms": ["AssignSplits", "PlanShards"],
     "shards.result": ["Reject"],
     "shards.transforms": ["ReadRejects", "WriteBalancedTFRecord"],

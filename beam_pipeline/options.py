@@ -242,6 +242,10 @@ class PlanOptions:
         "train=0.9,validation=0.1)", metavar="NAME=F,...",
         parse=functools.partial(option_texts.parse_pairs, "splits", float),
         )] = dataclasses.field(default_factory=lambda: {"train": 0.9, "validation": 0.1})
+    stratify: Annotated[bool, Option(
+        "draw --splits by class: of each class, a split gets its fraction, rounded up or down. A "
+        "group, or an image with several labels, counts under its rarest label, and a group stays "
+        "in one split. Images with a given split keep it. Added images may move old ones")] = False
     salt: Annotated[str, Option(
         "text that enters all hashes; another salt gives other splits and another "
         "order")] = "imageshards"
@@ -282,6 +286,9 @@ class PlanOptions:
         if abs(total - 1) > 1e-9:  # 0.7 + 0.2 + 0.1 is not exactly 1
             expected = "1, for example train=0.9,validation=0.1"
             raise invalid("splits", f"fractions that sum to {total:g}", expected)
+        if self.stratify and len(self.splits) == 1:
+            received = "one split only, " + Arg("splits", f"{min(self.splits)}=1")
+            raise invalid("stratify", received, "several splits to draw", "leave it out")
         for name, count in self.num_shards.items():
             if not 1 <= count <= MAX_SHARDS:
                 given = str(count) if name == "*" else f"{name}={count}"
@@ -338,6 +345,13 @@ class BuildOptions:
         "keys of images to leave out: a text file with one key per line, or a dataset, whose keys "
         "are left out (default: none)", group="input",
         place=storage.absolute_place, metavar="FILE")] = None
+    sample: Annotated[float | None, Option(
+        "fraction of the images to take, drawn by a hash of the keys; each class, in each split "
+        "that the input gives, keeps its share to one image (default: all)",
+        group="input", above=0, below=1)] = None
+    limit: Annotated[int | None, Option(
+        "number of images to take, drawn as --sample draws them (default: all)",
+        group="input", least=1)] = None
     class_map: Annotated[Mapping[str, str], Option(
         "renames classes; equal new names join classes. Give pairs, or a text file with one pair "
         "per line (default: none)", group="input", parse=option_texts.parse_class_map,
@@ -395,6 +409,10 @@ class BuildOptions:
             if self.source.label == NONE and vars(self).get(name, vars(self.plan).get(name)):
                 names = "names of classes with " + Arg("label", NONE)
                 raise invalid(name, names, remedy="leave one of them out")
+        if self.source.label == NONE and self.plan.stratify:
+            raise invalid(
+                "stratify", "no classes with " + Arg("label", NONE), remedy="leave it out"
+            )
         renamed = {composed(old): composed(new) for old, new in self.class_map.items()}
         object.__setattr__(self, "class_map", renamed)
         for old, new in renamed.items():

@@ -46,6 +46,7 @@ from beam_pipeline.options import (
 )
 from beam_pipeline.planning.plan import PLAN_NAME, ShardPlan
 from beam_pipeline.planning.refs import RefBatch
+from beam_pipeline.planning.strata import SampleImages
 from beam_pipeline.planning.transforms import AssignSplits, PlanShards, survey_and_plan
 from beam_pipeline.progress import class_line, reasons
 from beam_pipeline.runners.runner import Runner
@@ -136,8 +137,13 @@ def list_batches(
         passed_over = listed.skipped | "PassedOver" >> beam.FlatMap(list)
         check = selection.Check(selection.check_globs, globs)
         checked += (passed_over | "CheckGlobs" >> check,)
-    batches = selected.batches | "Split" >> AssignSplits(ShardOptions(plan=options.plan))
-    return selection.Selected(batches, (listed.skipped, *selected.skipped), checked)
+    batches, skipped = selected.batches, (listed.skipped, *selected.skipped)
+    if options.sample is not None or options.limit is not None:
+        sample = SampleImages(options.sample, options.limit, options.plan.salt)
+        batches, left_out = batches | "Sample" >> sample
+        skipped += (left_out,)
+    batches = batches | "Split" >> AssignSplits(ShardOptions(plan=options.plan))
+    return selection.Selected(batches, skipped, checked)
 
 
 def checked_schemas(options: BuildOptions) -> Schemas:
@@ -211,6 +217,13 @@ def commit_spec(
 ) -> CommitSpec:
     columns = columns_of(schemas)
     as_given = options.transform_module is None and all(c.scale == "none" for c in columns)
+    # Manifests record these options only where they are given.
+    sampled = {
+        name: getattr(options, name) for name in ("sample", "limit") if name in options.given
+    }
+    plan = dataclasses.asdict(options.plan)
+    if not options.plan.stratify:
+        del plan["stratify"]
     return CommitSpec(
         places=write.places,
         write=write.options,
@@ -219,14 +232,15 @@ def commit_spec(
         options={
             "input": listing_options(options.source),
             "more_inputs": list(map(listing_options, options.more_sources)),
-            "plan": dataclasses.asdict(options.plan),
+            "plan": plan,
             "exclude": options.exclude,
             "class_map": dict(options.class_map),
             "transform_module": options.transform_module,
             "columns_as_given": options.copied.as_given if options.copied else as_given,
             "max_reject_fraction": options.max_reject_fraction,
             "quarantine_bytes": options.quarantine_bytes,
-        },
+        }
+        | sampled,
         versions=byte_versions(options.image.icc) | {"apache-beam": beam.__version__},
         inputs=tuple((each.input, getattr(each, "fingerprint", None)) for each in options.sources),
         warnings=tuple(text for schema in schemas if schema for text in schema.warnings),

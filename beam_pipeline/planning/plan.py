@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import PlanOptions, is_split_name
@@ -42,13 +43,18 @@ SplitClass = tuple[str, int]
 WHOLE_SPLIT = 0
 
 
+def cumulated(splits: Mapping[str, float]) -> list[float]:
+    """Returns for each split the fraction of the images in it and in the splits before it."""
+    return list(itertools.accumulate(splits.values()))
+
+
 class SplitAssigner:
     """Hash function from a key or group to a split. Added images never move an old image."""
 
     def __init__(self, splits: Mapping[str, float], salt: str):
         self._hash = KeyHasher(salt, SPLIT)
         self._names = list(splits)
-        self._bounds = list(itertools.accumulate(splits.values()))
+        self._bounds = cumulated(splits)
 
     def __call__(self, key_or_group: str) -> str:
         point = int.from_bytes(self._hash(key_or_group)[:8], "big") / 2.0**64
@@ -98,10 +104,10 @@ class ShardPlan:
         return -(-self.counts[split, class_id] // size)
 
 
-def bucket_ranks(sizes: Mapping[tuple[str, int, int], int]) -> dict[tuple[str, int, int], int]:
-    """Returns (split, class id, bucket) → rank of the bucket's first image within the class."""
-    ranks: dict[tuple[str, int, int], int] = {}
-    totals = collections.Counter[tuple[str, int]]()
+def bucket_ranks(sizes: Mapping[tuple[str, Any, int], int]) -> dict[tuple[str, Any, int], int]:
+    """Returns (split, class, bucket) → rank of the bucket's first image within the class."""
+    ranks: dict[tuple[str, Any, int], int] = {}
+    totals = collections.Counter[tuple[str, Any]]()
     for key in sorted(sizes):
         ranks[key] = totals[key[:2]]
         totals[key[:2]] += sizes[key]

@@ -23,8 +23,9 @@ from imageshards.text import about_look_alikes, class_sort_key, printable
 MISSING = -1
 
 # Purposes of a hash: drawing a split, ranking images in a class, ordering the records of a shard,
-# finding keys that occur twice. Datasets depend on these values: a change moves every image.
-SPLIT, RANK, ORDER, UNIQUE = b"split", b"deal", b"place", b"unique"
+# finding keys that occur twice, drawing a sample. Datasets depend on these values: a change moves
+# every image.
+SPLIT, RANK, ORDER, UNIQUE, SAMPLE = b"split", b"deal", b"place", b"unique", b"sample"
 
 # Class name of an image, or several class names, or None.
 Label = str | tuple[str, ...] | None

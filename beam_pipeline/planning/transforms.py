@@ -10,13 +10,12 @@ import collections
 import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, NamedTuple
 
 import apache_beam as beam
 import msgspec
 from apache_beam import pvalue
-from apache_beam.transforms.window import GlobalWindows
 
 from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.images.process_pool import encoded_sizes
@@ -28,14 +27,12 @@ from beam_pipeline.planning.plan import (
     WHOLE_SPLIT,
     ShardPlan,
     SplitAssigner,
-    bucket_ranks,
     make_plan,
 )
 from beam_pipeline.planning.refs import (
     HOW_PATHS_ARE_READ,
     MISSING,
     ORDER,
-    RANK,
     ImageRef,
     KeyHasher,
     RefBatch,
@@ -44,6 +41,14 @@ from beam_pipeline.planning.refs import (
     label_kind,
     names_of,
     why_missing,
+)
+from beam_pipeline.planning.strata import (
+    BatchByKeyFn,
+    StratifySplits,
+    bucket_of,
+    rank_by_hash,
+    sort_by_hash,
+    unit_of,
 )
 from imageshards import storage
 from imageshards.bounds import MAX_SHARDS
@@ -62,8 +67,6 @@ class _SavedPlan(msgspec.Struct, frozen=True):
 
 # Enough for a mean within a few percent. Encoding so many images takes well under a second.
 SAMPLE_SIZE = 64
-# A worker holds this many references, about 80 MB, before it sends its batches.
-MAX_HELD_REFS = 200_000
 
 Bucket = tuple[str, int, int]
 ShardKey = tuple[str, int]
@@ -71,9 +74,7 @@ ShardKey = tuple[str, int]
 
 def assign_splits(batch: RefBatch, options: PlanOptions) -> RefBatch:
     draw = SplitAssigner(options.splits, options.salt)
-    return RefBatch(
-        [r if r.split else r._replace(split=draw(r.group or r.key)) for r in batch.refs]
-    )
+    return RefBatch([r if r.split else r._replace(split=draw(unit_of(r))) for r in batch.refs])
 
 
 def count_labels(
@@ -103,16 +104,7 @@ def key_by_bucket(batch: RefBatch, plan: ShardPlan, salt: str) -> Iterator[tuple
             class_id = plan.class_ids[label] if plan.label == ONE else WHOLE_SPLIT
             found = known[split, label] = class_id, plan.num_buckets(split, class_id)
         class_id, wanted = found
-        # A bucket is a range of hashes, so the order of the buckets is the order of the hashes.
-        bucket = int.from_bytes(hasher(ref.key)[:4], "big") * wanted >> 32 if wanted > 1 else 0
-        yield (split, class_id, bucket), ref
-
-
-def sort_by_hash(batches: Iterable[RefBatch], salt: str, purpose: bytes = RANK) -> list[ImageRef]:
-    hasher = KeyHasher(salt, purpose)
-    return sorted(
-        (ref for batch in batches for ref in batch.refs), key=lambda r: (hasher(r.key), r.key)
-    )
+        yield (split, class_id, bucket_of(hasher(ref.key), wanted)), ref
 
 
 def assign_to_shards(
@@ -244,7 +236,8 @@ class AssignSplits(beam.PTransform):
     """Transform that gives every reference of some `RefBatch`es a split.
 
     A split that the input gave stays. For the remaining images, a salted hash of the group or the
-    key draws the split. Images that are added later change no existing split.
+    key draws the split. Images that are added later change no existing split, unless splits are
+    stratified.
 
         options = ShardOptions(plan=PlanOptions(splits={"train": 0.8, "validation": 0.2}))
         batches = listed.batches | AssignSplits(options)
@@ -258,37 +251,9 @@ class AssignSplits(beam.PTransform):
         self._options = options.plan
 
     def expand(self, batches: beam.PCollection[RefBatch]) -> beam.PCollection[RefBatch]:
+        if self._options.stratify:
+            return batches | "Stratify" >> StratifySplits(self._options)
         return batches | "AssignSplits" >> beam.Map(assign_splits, self._options)
-
-
-class BatchByKeyFn(beam.DoFn):
-    """Function that batches the (key, reference) pairs of `keyed(element, *sides)` by key."""
-
-    # Without batches, a thousand classes in a thousand shards would be a million elements of one
-    # reference. The same holds for a thousand rows of a shuffled table.
-
-    def __init__(self, keyed: Callable[..., Iterable[tuple[Any, ImageRef]]]):
-        self._keyed = keyed
-
-    def start_bundle(self) -> None:
-        self._batches: dict[Any, list[ImageRef]] = collections.defaultdict(list)
-        self._held = 0
-
-    def process(self, element: Any, *sides: Any) -> Iterator[tuple[Any, RefBatch]]:
-        for key, ref in self._keyed(element, *sides):
-            self._batches[key].append(ref)
-            self._held += 1
-        if self._held >= MAX_HELD_REFS:
-            yield from self._flush()
-
-    def finish_bundle(self) -> Iterator[Any]:
-        # Beam demands a window of elements that are emitted at the end of a bundle.
-        yield from map(GlobalWindows.windowed_value, self._flush())
-
-    def _flush(self) -> Iterator[tuple[Any, RefBatch]]:
-        batches = self._batches
-        self.start_bundle()
-        yield from ((key, RefBatch(refs)) for key, refs in batches.items())
 
 
 class PlannedShards(NamedTuple):
@@ -338,25 +303,8 @@ class PlanShards(beam.PTransform):
         # The plan is a side input: its size is splits times classes, however many images there are.
         plan = survey_and_plan(batches, self._given, self._saved)  # one ShardPlan
         plan_side = pvalue.AsSingleton(plan)
-        buckets = (
-            batches
-            | "KeyByBucket"
-            >> beam.ParDo(BatchByKeyFn(key_by_bucket), plan_side, salt).with_output_types(
-                tuple[tuple[str, int, int], RefBatch]
-            )
-            | "GroupBuckets" >> beam.GroupByKey()
-            | "SortBuckets"
-            >> beam.MapTuple(
-                lambda key, found: (key, RefBatch(sort_by_hash(found, salt)))
-            ).with_output_types(tuple[tuple[str, int, int], RefBatch])
-        )  # (bucket, RefBatch in the order of the hashes)
-        ranks = (
-            buckets
-            | "BucketSizes" >> beam.MapTuple(lambda key, batch: (key, len(batch)))
-            | "SumSizes"
-            >> beam.CombineGlobally(beam.combiners.ToDictCombineFn()).without_defaults()
-            | "BucketRanks" >> beam.Map(bucket_ranks)
-        )  # {bucket: rank of its first image}
+        keyed = beam.ParDo(BatchByKeyFn(key_by_bucket), plan_side, salt)
+        buckets, ranks = rank_by_hash(batches, keyed, tuple[str, int, int], salt)
         units = (
             buckets
             | "AssignToShards"

@@ -48,6 +48,9 @@ CHANGES = {
     ("--splits", "a=0.7,b_2=0.1,c=0.2"): ("plan.splits", {"a": 0.7, "b_2": 0.1, "c": 0.2}),
     ("--num_shards", " train = 64 , val=8"): ("plan.num_shards", {"train": 64, "val": 8}),
     ("--class_names", "b\\, x,a"): ("plan.class_names", ("b, x", "a")),
+    ("--image_path", "a/{id}.jpg"): ("source.image_path", "a/{id}.jpg"),
+    ("--sample", "0.25"): ("sample", 0.25),
+    ("--limit", "500"): ("limit", 500),
     ("--zip_encoding", "GBK"): ("source.zip_encoding", "GBK"),
     ("--url_timeouts", "1,2.5,9"): ("urls.url_timeouts", (1.0, 2.5, 9.0)),
 }
@@ -116,6 +119,9 @@ REFUSED = {
     "splits": ["", "a", "0.5", "a=b", "train=2", "a=1.5,b=-0.5", "a=nan", "a=0.5,b=0.4", "é=1"],
     "num_shards": ["", "²", "-3", "9" * 11, "train=", "a=1,a=2", "0", "train=0", "100000"],
     "extensions": ["", "jpg,,png", "."],
+    "image_path": ["x.jpg", "{id", "{id}.jpg --image_column id"],
+    "sample": ["0", "1", "nan"],
+    "limit": ["0", "-1"],
     "exclude_glob": ["", "a,/"],
     "columns": ["a", ":int", "a:int[-1]", "a:int[0]", "a:int:zscore", "a:text"],
     "label_regex": ["(", "cat", "(?P<split>.)", "(.) --layout class_folders"],
@@ -131,6 +137,12 @@ def test_a_wrong_value_is_one_sentence_with_the_flag(flag):
         base = BASE[:2] if flag == "output" else BASE
         with refused(flag, f"--{flag} "):
             cli.parse([*base, f"--{flag}={value}", *" ".join(more).split()])
+
+
+@pytest.mark.parametrize("more", ["--splits=train=1", "--label=none"])
+def test_splits_that_cannot_be_stratified_are_refused(more):
+    with refused("stratify", more.partition("=")[0]):
+        cli.parse([*BASE, "--stratify", more])
 
 
 @pytest.mark.parametrize("text", ["a", "a=", "=b", "a=b\na=c", ""])

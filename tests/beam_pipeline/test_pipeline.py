@@ -48,6 +48,20 @@ def test_every_image_is_in_one_record_with_its_label(photos, built):
     assert builds.manifest(built)["listed"] == len(found) == 58
 
 
+def test_a_sample_and_its_stratified_splits_are_counted_and_recorded(photos, built, tmp_path):
+    flags = ["--limit", "29", "--stratify", "--splits", "a=0.5,b=0.5", "--image_size", "32"]
+    said = builds.manifest(made := builds.build_set(photos, tmp_path / "set", *flags))
+    assert (said["listed"], said["skipped"]["not_sampled"]) == (29, 29)
+    for name, least in {"ant": 8, "bee's nest": 4, "Čmelák": 2}.items():
+        records = builds.records_of(made).values()
+        of_class = [r["split"] for r in records if r["image/class/text"] == [name.encode()]]
+        counts = [of_class.count(split) for split in "ab"]
+        assert sum(counts) in (2 * least, 2 * least + 1) and min(counts) >= least
+    options = said["options"], builds.manifest(built)["options"]
+    assert [each["plan"].get("stratify") for each in options] == [True, None]
+    assert [each.get("limit") for each in options] == [29, None]
+
+
 def test_the_folder_is_a_dataset_that_passes_verify_and_nothing_else(built):
     assert builds.manifest(built)["skipped"] == {
         "hidden": 1, "not_an_image_name": 1, "outside_class_folders": 1,

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from beam_pipeline.inputs.transforms import BatchRefs
 from beam_pipeline.options import ImageOptions, PlanOptions, ShardOptions, UrlOptions
 from beam_pipeline.planning import plan as plan_module
+from beam_pipeline.planning import strata
 from beam_pipeline.planning import transforms as planning
 from beam_pipeline.planning.plan import RECORD_OVERHEAD_BYTES, bucket_ranks, make_plan
 from beam_pipeline.planning.refs import ORDER, ImageRef, KeyHasher, RefBatch, ShardUnit, label_kind
-from beam_pipeline.planning.transforms import AssignSplits, BatchByKeyFn, PlanShards
+from beam_pipeline.planning.strata import BatchByKeyFn, sort_by_hash
+from beam_pipeline.planning.transforms import AssignSplits, PlanShards
 from tests.support.builds import jpeg
 from tests.support.errors import refused
 from tests.support.listings import batches_of
@@ -47,7 +49,7 @@ def run(batches: list[RefBatch], options: PlanOptions, seed: int = 0) -> list[Sh
             buckets[key].append(RefBatch([ref]))
     for shuffled in buckets.values():
         shuffle(shuffled)
-    in_order = {key: planning.sort_by_hash(refs, options.salt) for key, refs in buckets.items()}
+    in_order = {key: sort_by_hash(refs, options.salt) for key, refs in buckets.items()}
     ordered = [(key, RefBatch(refs)) for key, refs in in_order.items()]
     ranks = bucket_ranks({key: len(batch) for key, batch in ordered})
     shards = collections.defaultdict(list)
@@ -161,7 +163,7 @@ def test_batches_by_key_hold_every_reference_once_within_the_limit(labels, limit
     fn = BatchByKeyFn(lambda batch: ((ref.label, ref) for ref in batch.refs))
     refs = [ImageRef(str(i), "u", label) for i, label in enumerate(labels)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "MAX_HELD_REFS", limit)
+        patch.setattr(strata, "MAX_HELD_REFS", limit)
         fn.start_bundle()
         sent: list[tuple[str, RefBatch]] = []
         for batch in batches_of(refs, 3):
