@@ -20,11 +20,8 @@ from imageshards.manifest import BOX_FEATURES
 from imageshards.text import key_of
 
 # Format → columns of a box, and their unit.
-_BOXES = {
-    COCO: (("x", "y", "width", "height"), XYWH),
-    YOLO: (SIDES, RELATIVE),
-    VOC: (SIDES, PIXELS),
-}
+_SIZES = ("x", "y", "width", "height")
+_BOXES = {COCO: (_SIZES, XYWH), YOLO: (SIDES, RELATIVE), VOC: (SIDES, PIXELS)}
 
 
 def annotated_schema(source: InputOptions) -> TableSchema:
