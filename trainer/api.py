@@ -218,8 +218,8 @@ class Data:
                 `sampling` reads every class equally often; `none`.
             inputs: Inputs of the model: `image`, names among `Data.features`, and `bounding_boxes`
                 (boxes with labels, moved along with the pixels).
-            min_box_visibility: Smallest share of a box's area that must remain after crop, flip and
-                rotation. Boxes with less are dropped with their labels.
+            min_box_visibility: Smallest share of a box's area that must remain visible after crop,
+                flip, rotation and erasing. Boxes with less are dropped with their labels.
             sequence_length: Length to which features of variable length, and boxes, are padded or
                 cut; None for the longest of each batch. Hidden boxes are dropped first.
             cache: `pixels` decodes every picture once and keeps the pixels; `none`.

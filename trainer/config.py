@@ -117,8 +117,9 @@ class ReadConfig:
         "bounding_boxes, which follow crop, flip and rotation (default: image)",
         parse=split_names, metavar="A,B")] = ("image",)
     min_box_visibility: Annotated[float, Option(
-        "smallest share of a bounding box's area that must remain after crop, flip and rotation; "
-        "boxes with less are dropped with their labels", least=0, most=1)] = 0.1
+        "smallest share of a bounding box's area that must remain visible after crop, flip, "
+        "rotation and erasing; boxes with less are dropped with their labels",
+        least=0, most=1)] = 0.1
     sequence_length: Annotated[int | None, Option(
         "length to which lists among the --inputs, and bounding boxes, are padded or cut (default: "
         "the longest list of each batch)",

@@ -27,6 +27,8 @@ class View(NamedTuple):
         flip: Whether the resized part is mirrored left to right, bool [batch]; None for never.
         half_tangent: Tangent of half the angle by which the window is rotated about its centre,
             float32 [batch]; None for no rotation.
+        erased: The part of the model's picture that is erased, as shares of the sides, of height 0
+            for none; None if no picture has one.
     """
 
     window: Window
@@ -34,6 +36,7 @@ class View(NamedTuple):
     width_px: tf.Tensor
     flip: tf.Tensor | None = None
     half_tangent: tf.Tensor | None = None
+    erased: Window | None = None
 
 
 # (batch with `boxes`, visible parts or None for all) → batch with the boxes as input or as label.
@@ -48,7 +51,8 @@ def box_finisher(dataset: DatasetSpec, boxes: Boxes, most: int | None = None) ->
 
     def finish(batch: Batch, view: View | None) -> Batch:
         rest = {name: values for name, values in batch.items() if name != "boxes"}
-        found = cut_boxes(move_boxes(batch["boxes"], view), boxes.min_visibility, most)
+        moved, erased = move_boxes(batch["boxes"], view), view and view.erased
+        found = cut_boxes(moved, boxes.min_visibility, most, erased)
         if boxes.is_input:
             return rest | {"inputs": rest["inputs"] | {BOXES: found}}
         return rest | {"label": rest["label"] | {BOXES: found} if dataset.outputs else found}
@@ -80,16 +84,24 @@ def move_boxes(found: BoxesOf, view: View | None) -> BoxesOf:
     return found | {"boxes": tf.stack(ends, -1)}
 
 
-def cut_boxes(found: BoxesOf, min_visibility: float, most: int | None = None) -> BoxesOf:
+def cut_boxes(
+    found: BoxesOf, min_visibility: float, most: int | None = None, erased: Window | None = None
+) -> BoxesOf:
     """Clips boxes to the picture, and drops boxes with less than `min_visibility` of their area.
 
-    The remaining boxes come first, in their order; behind them boxes and labels are -1. The result
-    has the first `most` boxes, of which `found` has at least as many; None for all. A box with
-    reversed ends is dropped. A box without an area (a line or a point) stays if it is inside.
+    The part of a box that is `erased` is not visible, but the box keeps its sides. The remaining
+    boxes come first, in their order; behind them boxes and labels are -1. The result has the first
+    `most` boxes, of which `found` has at least as many; None for all. A box with reversed ends is
+    dropped. A box without an area (a line or a point) stays if it is inside.
     """
     boxes = found["boxes"]
     cut = tf.clip_by_value(boxes, 0.0, 1.0)
     whole, left = _area(boxes), _area(cut)
+    if erased is not None:
+        y, x, height, width = (side[:, tf.newaxis] for side in erased)
+        hidden = tf.stack([x, y, x + width, y + height], -1)
+        low = tf.maximum(cut[..., :2], hidden[..., :2])
+        left -= _area(tf.concat([low, tf.minimum(cut[..., 2:], hidden[..., 2:])], -1))
     touches = tf.reduce_all((boxes[..., :2] <= 1) & (boxes[..., 2:] >= 0), -1)
     stays = tf.where(whole > 0, (left > 0) & (left >= min_visibility * whole), touches)
     stays &= tf.reduce_all(boxes[..., :2] <= boxes[..., 2:], -1)  # NaN gives False

@@ -110,7 +110,8 @@ class _Source:
             # A picture that is decoded at a smaller size is cropped at whole pixels of that size.
             ratio = self._ratio(self._ratio_index(stored, window))
             window = geometry.Window(*(side * ratio for side in geometry.scale_down(window, ratio)))
-        return View(window, height, width, params.get("flip"), params.get("half_tangent"))
+        turned = params.get("flip"), params.get("half_tangent")
+        return View(window, height, width, *turned, pixels.erased_part(params, self.size))
 
     def decode(self, stored: Encoded | Rows, work: Work) -> tf.Tensor:
         """Returns the `part` of one picture, [height, width, channels], uint8 or float32."""

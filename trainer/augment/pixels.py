@@ -91,7 +91,8 @@ def augment_batch(
     batch = batch | {"inputs": batch["inputs"] | {IMAGE_INPUT: changed}}
     if boxes is not None:
         height, width = (tf.fill(tf.shape(windows.y), float(s)) for s in (height_px, width_px))
-        view = View(windows, height, width, params.get("flip"), params.get("half_tangent"))
+        turned = params.get("flip"), params.get("half_tangent")
+        view = View(windows, height, width, *turned, erased_part(params, size))
         batch = boxes(batch, view)
     return batch if pairs is None else mix_batch(batch, augment, seed, pairs)
 
@@ -260,17 +261,28 @@ def _add_noise(rows: tf.Tensor, params: Params, noise: Array) -> tf.Tensor:
     return rows + added * params["noise_std"][:, tf.newaxis, tf.newaxis]
 
 
-def _erase(rows: tf.Tensor, params: Params, fill: Sequence[float]) -> tf.Tensor:
-    channels = len(fill)
-    height_px, width_px = rows.shape[1], rows.shape[2] // channels
+def erased_part(params: Params, size: tuple[int, int]) -> geometry.Window | None:
+    """Returns the rectangle that `adjust_pixels` erases, as shares of the sides of the picture."""
+    if "erase" not in params:
+        return None
+    y, x, height, width = _erased_window(params, *size)
+    return geometry.Window(y / size[0], x / size[1], height / size[0], width / size[1])
+
+
+def _erased_window(params: Params, height_px: int, width_px: int) -> geometry.Window:
     area = params["erase_area"] * (height_px * width_px)
     height = _side(tf.sqrt(area * params["erase_aspect"]), height_px)
     width = _side(tf.sqrt(area / params["erase_aspect"]), width_px)
     # An empty rectangle erases nothing.
     height = tf.where(params["erase"], height, 0.0)
-    box = geometry.place_window(
-        params["erase_y"], params["erase_x"], height, width, height_px, width_px
-    )
+    place = params["erase_y"], params["erase_x"]
+    return geometry.place_window(*place, height, width, height_px, width_px)
+
+
+def _erase(rows: tf.Tensor, params: Params, fill: Sequence[float]) -> tf.Tensor:
+    channels = len(fill)
+    height_px, width_px = rows.shape[1], rows.shape[2] // channels
+    box = _erased_window(params, height_px, width_px)
     in_rows, in_columns = box_mask(box, height_px, width_px, channels)
     filled = tf.constant([*fill] * width_px, tf.float32)
     return rows + (in_rows * in_columns) * (filled - rows)

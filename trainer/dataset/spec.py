@@ -226,8 +226,8 @@ class Boxes:
     Attributes:
         label_feature: Feature with the label of each box; None if every label is 0.
         classes: Names of the labels, in the order of their ids; empty if records have ids.
-        min_visibility: Share of a box's area, 0 to 1, that must remain after crop, flip and
-            rotation. Boxes with less are dropped with their labels.
+        min_visibility: Share of a box's area, 0 to 1, that must remain visible after crop, flip,
+            rotation and erasing. Boxes with less are dropped with their labels.
         is_input: Whether boxes are an input of the model; otherwise they are a target.
     """
 

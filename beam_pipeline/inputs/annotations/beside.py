@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
 from xml.etree import ElementTree
 
 from beam_pipeline.inputs import labels
@@ -46,7 +45,8 @@ def beside_rows(
     `are_named` says that a user names the classes, so that their numbers are enough.
     """
     yield from place.notes
-    if place.form != VOC and not place.names and not are_named:
+    is_voc = place.form == VOC
+    if not is_voc and not place.names and not are_named:
         remedy = "write the names into a data.yaml or a classes.txt, or say " + Arg("class_names")
         raise wrong_input(place.path, "a YOLO folder without names of classes", remedy=remedy)
     refs: list[ImageRef] = []
@@ -74,14 +74,13 @@ def beside_rows(
     placed, left_out = _with_splits(place, refs)
     yield from (Skipped(OUTSIDE_SETS, ANY) for _ in range(left_out))
     for ref, mark, text in storage.map_concurrently(read, placed):
-        notes, boxes, names = _boxes(place, mark, text)
+        parsed = _of_voc(mark, text) if is_voc else _of_yolo(mark, text or b"", place)
+        notes, boxes, names = parsed
         if not boxes:
             yield Skipped(WITHOUT_FILE if text is None else WITHOUT_BOXES, ANY)
         yield from (Skipped(note, ANY) for note in notes)
         used.update(names)
-        sides = zip(*boxes, strict=True) if boxes else ([] for _ in SIDES)
-        cells: dict[str, Any] = dict(zip(SIDES, map(list, sides), strict=True))
-        yield mark or ref.uri, cells | {"category": names}, ref
+        yield mark or ref.uri, boxes, names, ref
     for name in place.names:
         yield Skipped(USED_CATEGORY if name in used else UNUSED_CATEGORY, name)
 
@@ -157,13 +156,6 @@ def _with_splits(place: Place, refs: list[ImageRef]) -> tuple[list[ImageRef], in
     return named, len(refs) - len(named)
 
 
-def _boxes(place: Place, mark: str, text: bytes | None) -> Boxes:
-    """Returns notes about a file of annotations, its boxes, and the class of each box."""
-    if text is None:
-        return [], [], []
-    return _of_voc(mark, text) if place.form == VOC else _of_yolo(mark, text, place)
-
-
 def _of_yolo(mark: str, text: bytes, place: Place) -> Boxes:
     notes: list[str] = []
     boxes: list[tuple[float, ...]] = []
@@ -200,12 +192,12 @@ def _of_yolo(mark: str, text: bytes, place: Place) -> Boxes:
     return notes, boxes, names
 
 
-def _of_voc(mark: str, text: bytes) -> Boxes:
+def _of_voc(mark: str, text: bytes | None) -> Boxes:
     notes: list[str] = []
     boxes: list[tuple[float, ...]] = []
     names: list[str] = []
     try:
-        root = ElementTree.fromstring(text)
+        root = ElementTree.fromstring(b"<annotation/>" if text is None else text)
         said = root.findtext("filename", "")
         stem = os.path.splitext(storage.name_of(said.replace("\\", "/").strip()))[0]
         if stem and stem != storage.name_of(mark)[: -len(ENDINGS[VOC])]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 
@@ -25,10 +24,9 @@ UNUSED_CATEGORY, USED_CATEGORY = "unused_category", "used_category"
 ANY = "any"
 # Images of a file by which the folder of its pictures is found.
 _SOME_IMAGES = 20
-SIZES = ("x", "y", "width", "height")
 
-# A picture with its annotations: where they are, for messages, cells by column, and the picture.
-Annotated = tuple[str, dict[str, Any], ImageRef]
+# Where annotations are, for messages; the boxes of a picture and their classes; the picture.
+Annotated = tuple[str, list[tuple[float, ...]], list[str], ImageRef]
 
 
 class _Image(msgspec.Struct):
@@ -59,15 +57,11 @@ def coco_rows(place: Place) -> Iterator[Annotated | Skipped]:
     path = place.path
     found = _read(path)
     names = {category.id: category.name for category in found.categories}
-    twice = [n for n, count in collections.Counter(names.values()).items() if count > 1]
-    if twice or len(names) < len(found.categories):
-        problem = f"with two categories of one name or id, such as {[*twice, *names][0]!r}"
-        raise wrong_input(path, problem, remedy="rename one of them")
     boxes = collections.defaultdict[int | str, list[_Annotation]](list)
     for number, one in enumerate(found.annotations):
         if one.iscrowd:
             yield Skipped(CROWD, ANY)
-        elif one.category_id not in names or len(one.bbox) != len(SIZES):
+        elif one.category_id not in names or len(one.bbox) != 4:
             given = f"category_id {one.category_id!r} and bbox {one.bbox!r}"
             problem = f"{path} annotation {number} of the file has the {given}"
             raise UserError(problem, expected="the id of a category, and x, y, width and height")
@@ -84,12 +78,14 @@ def coco_rows(place: Place) -> Iterator[Annotated | Skipped]:
         if not own:
             yield Skipped(WITHOUT_BOXES, ANY)
         where = f"{path} image {printable(image.file_name)!r}"
-        sides = zip(*(one.bbox for one in own), strict=True) if own else ([] for _ in SIZES)
-        cells = dict(zip(SIZES, map(list, sides), strict=True))
         categories = [names[one.category_id] for one in own]
         ref = image_place(where, root, f"{prefix}{image.file_name}", False)
-        yield where, cells | {"category": categories}, ref
-    used = {names[one.category_id] for key in ids for one in boxes.get(key, ())}
+        yield where, [tuple(one.bbox) for one in own], categories, ref
+    used_ids = {one.category_id for key in ids for one in boxes.get(key, ())}
+    used = {names[key] for key in used_ids}
+    if len(used) < len(used_ids) or len(names) < len(found.categories):
+        problem = "with boxes of two categories of one name, or two categories of one id"
+        raise wrong_input(path, problem, remedy="rename one of them")
     for name in names.values():
         yield Skipped(USED_CATEGORY if name in used else UNUSED_CATEGORY, name)
 
@@ -107,8 +103,8 @@ def _read(path: str) -> _File:
 
 def _pictures(place: Place, names: list[str]) -> tuple[str, str]:
     """Returns the folder of the file or the user, and the path below it with most of the images."""
-    here = storage.parent_of(place.path) or "."
-    roots = [place.root] if place.root else [here, storage.parent_of(here) or ".."]
+    here = storage.parent_of(storage.absolute_place("input", place.path))
+    roots = [place.root] if place.root else [here, storage.parent_of(here)]
     # `instances_train2017.json` describes the pictures in `train2017/` or `images/train2017/`.
     words = storage.name_of(place.path).removesuffix(".json").removeprefix("instances_")
     splits = dict.fromkeys(filter(None, (words, split_word(words))))
@@ -119,14 +115,13 @@ def _pictures(place: Place, names: list[str]) -> tuple[str, str]:
     def count(candidate: tuple[str, str]) -> int:
         root, below = candidate
         refs = (image_place(place.path, root, f"{below}{name}", True) for name in names)
-        return sum(storage.exists(ref.uri) for ref in refs)
+        # An address of the web is no file, and `..` may lead to any file.
+        return sum(ref.uri.startswith(root) and storage.exists(ref.uri) for ref in refs)
 
     counts = dict(zip(places, storage.map_concurrently(count, places), strict=True))
     best = max(places, key=lambda each: counts[each])  # the first of equals
     if names and not counts[best]:
-        problem = f"whose picture {names[0]!r} is neither beside the file nor in a usual folder"
-        if place.root:
-            problem = f"whose picture {names[0]!r} is not below {place.root!r}"
+        problem = f"whose picture {names[0]!r} is in no usual folder of {' or '.join(roots)}"
         remedy = "name the folder above the pictures by " + Arg("image_root")
         raise wrong_input(place.path, problem, remedy=remedy)
     return best

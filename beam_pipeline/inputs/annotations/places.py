@@ -89,17 +89,19 @@ def resolved(source: InputOptions) -> InputOptions:
 def places_of(source: InputOptions) -> list[Place]:
     """Returns the places of a detection dataset; raises `UserError` if there is none."""
     form = source.layout
-    if found := [place for place in _Search(source, form).places() if place.form == form]:
-        return found
+    for believed in ("", form):
+        found = [one for one in _Search(source, believed).places() if one.form == form]
+        if found:
+            return found
     problem = "holds no annotations of this format"
     raise unfit_option("layout", form, source.input, problem, _EXPECTED[form])
 
 
 class _Search:
-    """Search of an input; with a `form`, usual names are enough, whatever the files hold."""
+    """Search of an input; of the form `believed`, usual names are enough, whatever files hold."""
 
-    def __init__(self, source: InputOptions, form: str):
-        self._source, self._form = source, form
+    def __init__(self, source: InputOptions, believed: str):
+        self._source, self._believed = source, believed
         path = source.input.rstrip("/") or "/"
         self._is_file = os.path.splitext(path)[1] != "" and storage.exists(path)
         self._base = storage.parent_of(path) if self._is_file else path
@@ -136,7 +138,9 @@ class _Search:
             if marks in inner and (images in inner or self._source.image_root):
                 own = storage.join(folder, inner[marks])
                 some = itertools.islice(storage.files_below(own), _SOME_FILES)
-                if self._shows(form, (file.path for file in some)):
+                # Labels may all be empty.
+                is_described = form == YOLO and config is not None
+                if is_described or self._shows(form, (file.path for file in some)):
                     pictures = self._pictures(folder, inner.get(images, images))
                     yield self._beside(form, folder, pictures, own, config)
         if any(path.lower().endswith(self._source.extensions) for path in files):
@@ -149,8 +153,8 @@ class _Search:
                 yield from self._in_folder(storage.join(folder, name), levels - 1, config)
 
     def _shows(self, form: str, files: Iterable[str]) -> bool:
-        if self._form:
-            return self._form == form
+        if self._believed:
+            return self._believed == form
         named = (path for path in files if path.lower().endswith(ENDINGS.get(form, "")))
         return any(has_form(path, form) for path in itertools.islice(named, _SOME_FILES))
 

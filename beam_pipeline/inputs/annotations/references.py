@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from beam_pipeline.inputs.annotations.beside import SIDES, beside_rows
-from beam_pipeline.inputs.annotations.coco import SIZES, coco_rows
+from beam_pipeline.inputs.annotations.coco import coco_rows
 from beam_pipeline.inputs.annotations.places import Place
 from beam_pipeline.inputs.annotations.refused import kind_of
 from beam_pipeline.inputs.folders import Skipped
@@ -20,7 +20,8 @@ from imageshards.manifest import BOX_FEATURES
 from imageshards.text import key_of
 
 # Format → columns of a box, and their unit.
-_BOXES = {COCO: (SIZES, XYWH), YOLO: (SIDES, RELATIVE), VOC: (SIDES, PIXELS)}
+_SIZES = ("x", "y", "width", "height")
+_BOXES = {COCO: (_SIZES, XYWH), YOLO: (SIDES, RELATIVE), VOC: (SIDES, PIXELS)}
 
 
 def annotated_schema(source: InputOptions) -> TableSchema:
@@ -46,10 +47,12 @@ def annotated_refs(
         if isinstance(row, Skipped):
             yield row
             continue
-        where, cells, ref = row
+        where, boxes, names, ref = row
+        lists = map(list, zip(*boxes, strict=True)) if boxes else ([] for _ in SIDES)
+        cells: dict[str, Any] = dict(zip(_BOXES[place.form][0], lists, strict=True))
         path = ref.key if is_coco else ref.uri[len(place.root) :].lstrip("/")
-        columns = cells | {"image": key_of(path), "key": _short_key(ref.key)}
-        for found in refs_of_row(where, columns, schema, ref):
+        cells |= {"category": names, "image": key_of(path), "key": _short_key(ref.key)}
+        for found in refs_of_row(where, cells, schema, ref):
             if isinstance(found, ImageRef) and found.columns:
                 sides = (tuple(found.columns.get(name, ())) for name in BOX_FEATURES)
                 found = found._replace(sides=tuple(sides))

@@ -34,12 +34,19 @@ def _floats(*values):
         pytest.param([1.25, 0.5, 1.25, 1], 0.0, None, id="a line outside"),
         pytest.param([0.5, 0, 0.25, 1], 0.0, None, id="reversed"),
         pytest.param([NAN] * 4, 0.0, None, id="absent"),
+        pytest.param([0, 0.5, 0.5, 1], 0.75, [0, 0.5, 0.5, 1], id="a quarter is erased"),
+        pytest.param([0, 0.5, 0.5, 1], 0.8, None, id="too much is erased"),
+        pytest.param([-0.5, 0.5, 0.5, 1], 0.375, [0, 0.5, 0.5, 1], id="cut and erased"),
+        pytest.param([-0.5, 0.5, 0.5, 1], 0.4, None, id="cut and erased too much"),
+        pytest.param([0.3, 0.8, 0.5, 1], 0.0, None, id="all is erased"),
     ],
 )
 def test_boxes_are_cut_off_at_the_edges_and_hidden_ones_dropped(box, least, expected):
     other = [0.0, 0.0, 1.0, 1.0]
     labels = tf.constant([[0, 1]], tf.int64)
-    found = cut_boxes({"boxes": tf.constant([[box, other]]), "labels": labels}, least)
+    erased = Window(*(_floats(side) for side in (0.75, 0.25, 0.25, 0.75)))
+    given = {"boxes": tf.constant([[box, other]]), "labels": labels}
+    found = cut_boxes(given, least, erased=erased)
     boxes, labels = (found[name][0].numpy().tolist() for name in ("boxes", "labels"))
     assert labels == ([0, 1] if expected else [1, -1])
     assert boxes == ([expected, other] if expected else [other, [-1] * 4])
@@ -116,6 +123,28 @@ def test_the_box_of_a_coloured_rectangle_is_around_its_pixels(name, varies, tmp_
                 assert _overlap(_coloured(picture), first) >= 0.9, (step, first)
                 compared += 1
     assert compared >= 20
+
+
+@pytest.mark.parametrize("where", ["host", "device"])
+def test_a_box_whose_pixels_are_erased_is_dropped_on_the_host_and_on_the_device(where, tmp_path):
+    data = ims.open(make_boxes(tmp_path / "set")[0])
+    asked: dict[str, Any] = {"batch_size": 8, "inputs": BOTH, "seed": 3, "image_size": (160, 160)}
+    erase = ims.Augment(erase=1.0, erase_area=(0.1, 0.6))
+    plain = data.train(**asked, augment="none").as_numpy()
+    erased = data.train(**asked, augment=erase, augment_on=where, min_box_visibility=0.5).as_numpy()
+    kept = dropped = 0
+    for _, (whole, _), (inputs, _) in zip(range(6), plain, erased, strict=False):
+        changed = np.abs(whole["image"].astype(int) - inputs["image"]).max(-1) > 8
+        sets = zip(whole["bounding_boxes"]["boxes"], inputs["bounding_boxes"]["boxes"], strict=True)
+        for hidden, (boxes, left) in zip(changed, sets, strict=True):
+            found = [list(box) for box in left if box[0] >= 0]
+            for box in (box for box in boxes if box[0] >= 0):
+                x0, y0, x1, y1 = (round(float(side) * 160) for side in box)
+                share = 1 - hidden[y0:y1, x0:x1].mean()
+                if abs(share - 0.5) > 0.01:
+                    assert (list(box) in found) == (share > 0.5), (box, share)
+                    kept, dropped = kept + (share > 0.5), dropped + (share < 0.5)
+    assert kept >= 10 and dropped >= 5
 
 
 def test_evaluation_moves_boxes_with_the_central_crop(tmp_path):

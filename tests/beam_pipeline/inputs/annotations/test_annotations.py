@@ -153,14 +153,14 @@ def voc_of(root: pathlib.Path, text: str = "", **sets: str) -> pathlib.Path:
     return root
 
 
-def with_files(root: pathlib.Path, **names: str) -> pathlib.Path:
+def with_files(root: pathlib.Path, **names: Any) -> pathlib.Path:
     for name, text in names.items():
         write(root / name.replace("__", "/").replace("_", "."), text)
     return root
 
 
-def twin(number: int) -> dict[str, Any]:
-    return {"id": number, "name": "a"}
+def renamed(path: pathlib.Path, name: str, other: str) -> pathlib.Path:
+    return write(path, path.read_text().replace(name, other))
 
 
 POLYGON, POSE = "1 .1 .1 .5 .1 .5 .6\n", "2 .5 .5 .2 .2 .1 .1 2\n"
@@ -173,6 +173,9 @@ SHARED = YAML + "train: images\nval: images\ntest: gone\n"
         (lambda t: coco_of(t, iscrowd=1), 2, "1 box of crowds (iscrowd of COCO) left out"),
         (lambda t: coco_of(t, image_id=5), 2, "1 annotation without an image"),
         (coco_of, 2, "2 categories without a box"),
+        (lambda t: renamed(coco_of(t), "lamp post", NAMES[0]), 2, "1 category without a box"),
+        (lambda t: with_files(coco_of(t).parent, notes_json={"images": 1}), 2, "2 categories"),
+        (lambda t: with_files(yolo_of(t, ""), labels__a_txt=""), 0, "1 image without a box, kept"),
         (lambda t: yolo_of(t, ""), 1, "1 image without a file of annotations"),
         (lambda t: with_files(yolo_of(t, ""), labels__b_txt=""), 1, "1 image without a box, kept"),
         (lambda t: yolo_of(t, POLYGON), 2, "1 line of YOLO with more than five numbers"),
@@ -210,8 +213,8 @@ def test_a_category_is_unused_only_if_no_file_has_its_boxes(tmp_path):
          ["no COCO file of boxes", "image_id"]),
         (lambda t: write(t / "x.json", coco([("gone.jpg", "", (9, 9), BOX)])),
          ["'gone.jpg'", "image_root"]),
-        (lambda t: write(t / "x.json", coco([], categories=[*map(twin, (1, 2))])),
-         ["two categories", "'a'"]),
+        (lambda t: renamed(coco_of(t, category_id=13), "door", NAMES[0]),
+         ["two categories of one name"]),
         (lambda t: yolo_of(t, "3 .5 .5 .1 .1\n"), ["a.txt line 2", "class 3", "0 to 2"]),
         (lambda t: yolo_of(t, "0 .5 .5 .1\n"), ["a.txt line 2", "3 numbers"]),
         (lambda t: yolo_of(t, "0 50 50 10 10\n"), ["a.txt line 2", "50.0", "from 0 to 1"]),
