@@ -1,4 +1,4 @@
-"""Converts the tutorial into a notebook during `mkdocs build`; mkdocs.yml loads this hook."""
+"""Converts pages into notebooks during `mkdocs build`; mkdocs.yml loads this hook."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
-PAGE, NOTEBOOK = "tutorial.md", "tutorial.ipynb"
+PAGES = ("tutorial.md", "guides/kaggle.md")
 
 # Without this header jupytext makes a bash notebook of a page that has more bash than Python.
 _HEAD = """\
@@ -29,17 +29,19 @@ _BASH = "%%bash\n"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the notebook to the files of the site."""
-    files.append(File.generated(config, NOTEBOOK, content=notebook()))
+    """Adds the notebooks to the files of the site."""
+    for page in PAGES:
+        name = page.replace(".md", ".ipynb")
+        files.append(File.generated(config, name, content=notebook(page)))
     return files
 
 
-def notebook() -> str:
-    """Returns the tutorial as the JSON text of a notebook that needs no other file.
+def notebook(page: str) -> str:
+    """Returns a page as the JSON text of a notebook that needs no other file.
 
     Images become attachments of their cells. Links to other pages become plain text.
     """
-    made = jupytext.reads(_HEAD + (DOCS / PAGE).read_text("utf-8"), "md")
+    made = jupytext.reads(_HEAD + (DOCS / page).read_text("utf-8"), "md")
     for number, cell in enumerate(made.cells):
         # jupytext draws random ids; with fixed ids every build writes the same notebook.
         cell["id"] = f"cell-{number}"

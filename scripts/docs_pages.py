@@ -50,7 +50,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     The committed pages do not contain these links, because a checkout lacks the generated pages.
     """
     to_docs = "../" * page.file.src_uri.count("/")
-    linked = markdown.replace("`site/tutorial.ipynb`", f"[tutorial.ipynb]({to_docs}tutorial.ipynb)")
+    linked = re.sub(r"`site/(\S+\.ipynb)`", rf"[\1]({to_docs}\1)", markdown)
     architecture = f"({to_docs}explanation/architecture.md)"
     linked = linked.replace(f"({to_docs}../ARCHITECTURE.md)", architecture)
     for name in COMMANDS:

@@ -37,6 +37,8 @@ def _train(argv: Sequence[str] | None) -> int:
     # Flags are parsed before Keras is looked for: `--help` works without it.
     config = parse_config(argv)
     command_line.check_installed("keras")
+    if config.tensorboard:
+        command_line.check_installed("tensorboard")
     cluster = None
     if config.cluster is not None:
         with quiet_import():

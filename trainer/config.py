@@ -310,6 +310,9 @@ class RunConfig:
     checkpoint_steps: Annotated[int, _output(
         "steps between two checkpoints; the end of every epoch also writes a checkpoint",
         least=1)] = 1000
+    tensorboard: Annotated[bool, _output(
+        "also writes the loss and metrics of each epoch for TensorBoard, to OUTPUT/tensorboard; "
+        "needs the package tensorboard")] = False
     keep_checkpoints: Annotated[int, _output(
         "number of latest checkpoints to keep, besides the best checkpoint", least=1)] = 2
     overwrite: Annotated[bool, _output("starts over, replacing the run in --output")] = False
@@ -334,6 +337,12 @@ class RunConfig:
             refuse_idle(self, "cluster_port", "without " + slurm, slurm)
         if self.cluster is None:
             refuse_idle(self, "cluster_timeout", "without " + Arg("cluster"), Arg("cluster"))
+        if self.tensorboard and not is_local(self.output):
+            raise UserError(
+                argument="tensorboard",
+                received="True with " + Arg("output") + f" {self.output}, in a store",
+                expected="a local folder as " + Arg("output"),
+            )
         batch_size = self.read.batch_size
         # `make_strategy` checks again, once the number of GPUs and hosts is known.
         refuse_uneven(batch_size, self.replicas or 1)

@@ -30,7 +30,7 @@ _MAX_HINTS = 3
 # Package that only some commands need → the extra that brings the package.
 _EXTRAS = {
     "apache_beam": "pipeline", "tensorflow_transform": "columns", "keras": "trainer",
-    "tensorflow": "trainer",
+    "tensorflow": "trainer", "tensorboard": "tensorboard",
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from scripts.docs_notebook import notebook
+from scripts.docs_notebook import PAGES, notebook
 from tests.conftest import REPOSITORY
 from tests.documentation.page import TIMEOUT_SEC
 from tests.support.commands import served_environment
@@ -21,7 +21,7 @@ _EPOCHS = re.compile(r"(?m)^epoch .*$")
 
 
 def test_the_notebook_runs_and_prints_what_the_page_shows(tmp_path: pathlib.Path) -> None:
-    made = nbformat.reads(notebook(), as_version=4)
+    made = nbformat.reads(notebook("tutorial.md"), as_version=4)
     place = {"metadata": {"path": str(tmp_path)}}
     client = NotebookClient(made, timeout=TIMEOUT_SEC, resources=place)
     client.execute(env={**served_environment(), "IPYTHONDIR": str(tmp_path / ".ipython")})
@@ -36,12 +36,14 @@ def test_the_notebook_runs_and_prints_what_the_page_shows(tmp_path: pathlib.Path
     assert {*_EPOCHS.findall(shown)} <= {*_EPOCHS.findall(done)}
 
 
-def test_the_notebook_stands_alone_and_is_the_same_each_time() -> None:
-    text = notebook()
+@pytest.mark.parametrize("page", PAGES)
+def test_a_notebook_stands_alone_and_is_the_same_each_time(page: str) -> None:
+    text, source = notebook(page), (PAGE.parent / page).read_text("utf-8")
     made = nbformat.reads(text, as_version=4)
     nbformat.validate(made)
     words = "".join(cell.source for cell in made.cells if cell.cell_type == "markdown")
-    assert "](attachment:tutorial_report.png)" in words and "(guides/" not in words
+    assert ("](attachment:tutorial_report.png)" in words) == (page == "tutorial.md")
+    assert "](guides/" not in words and ".md)" not in words
     code = [cell.source for cell in made.cells if cell.cell_type == "code"]
-    assert len(code) == len(re.findall("^```(?:bash|python)$", PAGE.read_text(), re.MULTILINE))
-    assert notebook() == text
+    assert len(code) == len(re.findall("^```(?:bash|python)$", source, re.MULTILINE))
+    assert notebook(page) == text

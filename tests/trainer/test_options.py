@@ -162,7 +162,7 @@ IDLE = [
 # Command → its options that tests elsewhere change, in a run.
 ELSEWHERE = {
     "train": "data output replicas records_root callbacks checkpoint_steps keep_checkpoints "
-    "overwrite dry_run cluster cluster_port cluster_timeout deterministic",
+    "tensorboard overwrite dry_run cluster cluster_port cluster_timeout deterministic",
     "evaluate": "model_path data split batch_size classes where threads json report eval_crop "
     "skip_broken records_root replicas last model trust",
     "predict": "model_path input image_path key_column data records_root split output json "

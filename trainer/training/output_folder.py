@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 CHECKPOINTS_FOLDER = "checkpoints"
 CHECKPOINT_FILE = re.compile(r"step-(\d+)\.npz")
 METRICS_FILE = "metrics.jsonl"
+TENSORBOARD_FOLDER = "tensorboard"
 OTHER_OUTPUT = "use another " + Arg("output") + ", or start over with " + Arg("overwrite", True)
 DIGEST_FILE = "weights.sha256"
 
@@ -42,6 +43,7 @@ _RUN_FILES = (
     BEST_MODEL_FILE,
     DIGEST_FILE,
     METRICS_FILE,
+    TENSORBOARD_FOLDER,
     TRANSFORM_FOLDER,
     "report",
     "broken.json",

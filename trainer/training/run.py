@@ -37,7 +37,13 @@ from trainer.training.callbacks import (
 from trainer.training.checkpoint import restore
 from trainer.training.loop import Loop, make_ready
 from trainer.training.open_run import Epochs, Run, open_run
-from trainer.training.output_folder import METRICS_FILE, begin_run, copy_transform, write_digest
+from trainer.training.output_folder import (
+    METRICS_FILE,
+    TENSORBOARD_FOLDER,
+    begin_run,
+    copy_transform,
+    write_digest,
+)
 from trainer.training.saved_run import Saving
 from trainer.training.signals import stopped_by_sigterm
 
@@ -225,6 +231,9 @@ def fit(config: RunConfig, run: Run, built: Built) -> MetricsFile:
             callbacks.insert(0, built.frozen)
         if run.hosts.is_chief:
             callbacks.append(progress)
+            if config.tensorboard:
+                folder = storage.join(config.output, TENSORBOARD_FOLDER)
+                callbacks.append(keras.callbacks.TensorBoard(folder, write_graph=False))
         if config.callbacks is not None:
             callbacks += user_model.load_callbacks(config.callbacks)
         callbacks.append(AveragedWeights())
@@ -302,6 +311,8 @@ def _report(config: RunConfig, run: Run, built: Built, metrics: MetricsFile, ste
     print(f"model    {storage.join(output, MODEL_FILE)}")
     print(f"metrics  {storage.join(output, METRICS_FILE)}")
     print(f"report   {page}")
+    if config.tensorboard:
+        print(f"events   tensorboard --logdir {storage.join(output, TENSORBOARD_FOLDER)}")
     figures = {name: record.get(f"val_{name}") for name in ("loss", "accuracy")}
     if evaluation is not None:
         figures = {**evaluation.figures()}

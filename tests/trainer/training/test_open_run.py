@@ -57,7 +57,7 @@ def test_a_run_is_as_long_as_its_epochs_or_steps(shapes):
 MAY_DIFFER = """
     allow_overlap cache_folder callbacks checkpoint_steps cluster cluster_port cluster_timeout
     dry_run epochs eval_crop keep_checkpoints min_box_visibility output overwrite read
-    records_root replicas skip_broken target_kind threads validation_split
+    records_root replicas skip_broken target_kind tensorboard threads validation_split
 """
 
 

@@ -3,6 +3,7 @@ import pathlib
 from typing import Any
 
 import pytest
+from tensorflow.core.util import event_pb2
 
 import imageshards as ims
 from imageshards.example import decode_example, encode_example
@@ -142,3 +143,29 @@ def test_settings_are_refused_before_overwrite_removes_a_run(shapes, tmp_path, c
     assert train(train_flags(shapes, tmp_path, *more)) == 2
     assert "--unfreeze_after received 9" in capsys.readouterr().err
     assert (tmp_path / "metrics.jsonl").exists()
+
+
+def _curves(output: pathlib.Path) -> dict[str, list[int]]:
+    """The steps of each curve of `tensorboard/`, whatever number of files they are in."""
+    found: dict[str, list[int]] = {}
+    for file in sorted((output / "tensorboard").rglob("events*")):
+        for record in read_records(str(file)):
+            event = event_pb2.Event.FromString(record.payload)
+            for value in event.summary.value:
+                found.setdefault(f"{file.parent.name}/{value.tag}", []).append(event.step)
+    return found
+
+
+def test_tensorboard_gets_each_epoch_of_a_resumed_run_once(shapes, tmp_path, capsys):
+    flags = [*train_flags(shapes, tmp_path), "--tensorboard"]
+    for epochs in (2, 3):
+        assert train([*flags, "--epochs", str(epochs)]) == 0
+    curves = _curves(tmp_path)
+    assert curves["train/epoch_loss"] == curves["validation/epoch_accuracy"] == [0, 1, 2]
+    assert f"tensorboard --logdir {tmp_path}/tensorboard\n" in capsys.readouterr().out
+    assert train([*flags, "--epochs", "1", "--overwrite"]) == 0
+    assert _curves(tmp_path)["train/epoch_loss"] == [0]
+    assert train([*train_flags(shapes, tmp_path), "--epochs", "1", "--overwrite"]) == 0
+    assert not (tmp_path / "tensorboard").exists()
+    assert train([*train_flags(shapes, "gs://bucket/run"), "--tensorboard"]) == 2
+    assert "--tensorboard received True with --output gs://" in capsys.readouterr().err
