@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from beam_pipeline import options as opt
-from beam_pipeline.option_texts import invalid, parse_size
+from beam_pipeline.option_texts import invalid, joined_class_maps, parse_size
 from imageshards import __version__
 from imageshards.commands.command_line import Parser, did_you_mean, nearest_flags
 from imageshards.commands.options import add_options
@@ -63,8 +63,11 @@ def _value(name: str, value: Any, parse: Any) -> Any:
     """Returns the value of an option; a text passes through the parser of its flag."""
     value = os.fspath(value) if isinstance(value, os.PathLike) else value
     is_pairs, is_list = isinstance(value, Mapping), isinstance(value, Iterable)
-    if name == "input":
-        return [*map(parse, [value] if isinstance(value, str) or not is_list else value or [""])]
+    if name in ("input", "exclude"):
+        values = [value] if isinstance(value, str) or not is_list else value
+        return [*map(parse, values or [""] * (name == "input"))]
+    if name == "class_map" and is_list and not is_pairs and not isinstance(value, str):
+        return [_value(name, each, parse) for each in value]
     if name == "output":
         return parse(value)
     if parse in (int, float) and isinstance(value, str):
@@ -95,6 +98,9 @@ def _value(name: str, value: Any, parse: Any) -> Any:
 
 def _options(values: dict[str, Any]) -> opt.BuildOptions:
     given = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+    if "class_map" in given:
+        maps = given["class_map"]
+        given["class_map"] = joined_class_maps(maps if isinstance(maps, tuple) else [maps])
     # One flag sets two fields.
     if "image_size" in given:
         given["height_px"], given["width_px"] = given["image_size"]

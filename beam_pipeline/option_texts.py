@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from imageshards.commands.command_line import names_or_file, split_names
 from imageshards.errors import Arg, UserError
+from imageshards.text import composed
 
 COLUMN_KINDS = ("int", "float", "string")
 SCALINGS = ("none", "zscore", "minmax")
@@ -118,6 +120,30 @@ def parse_class_map(text: str) -> dict[str, str]:
             raise invalid("class_map", f"{text!r}, where {old!r} becomes {new!r}", expected)
         found[old] = new
     return found
+
+
+def joined_class_maps(maps: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Returns the pairs of several class maps; raises `UserError` if one renames a class anew."""
+    found: dict[str, str] = {}
+    for old, new in (pair for each in maps for pair in each.items()):
+        if found.setdefault(old, new) != new:
+            received = f"{old}={found[old]} and {old}={new}"
+            raise invalid("class_map", received, "each old name once")
+    return found
+
+
+def checked_class_map(class_map: Mapping[str, str]) -> dict[str, str]:
+    """Returns a class map in composed Unicode; raises `UserError` for chains and equal names."""
+    renamed = {composed(old): composed(new) for old, new in class_map.items()}
+    for old, new in renamed.items():
+        if old == new:
+            raise invalid("class_map", f"{old}={new}", "a class and another name for it")
+        # A chain such as a=b,b=c would depend on the order in which names are looked up.
+        if new in renamed:
+            received = f"{old}={new} and {new}={renamed[new]}"
+            remedy = "rename what is swapped in two builds"
+            raise invalid("class_map", received, "each class on one side only", remedy)
+    return renamed
 
 
 def parse_extensions(text: str) -> tuple[str, ...]:

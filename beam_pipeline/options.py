@@ -11,6 +11,7 @@ from typing import Annotated
 from beam_pipeline import option_texts
 from beam_pipeline.option_texts import ColumnSpec as ColumnSpec
 from beam_pipeline.option_texts import invalid
+from beam_pipeline.url_options import UrlOptions as UrlOptions
 from imageshards import storage
 from imageshards.bounds import MAX_SHARDS
 from imageshards.commands.command_line import names_or_file
@@ -195,27 +196,6 @@ class CopiedInput(InputOptions):
 
 
 @dataclasses.dataclass(frozen=True)
-class UrlOptions:
-    """Options for images at `http://` and `https://` addresses."""
-
-    # fmt: off
-    url_timeouts: Annotated[tuple[float, float, float], Option(
-        "time limits in seconds: to connect, between two pieces of an answer, and for one image in "
-        "total, with redirects and retries (default: 10,30,120)",
-        parse=option_texts.parse_timeouts, metavar="CONNECT,READ,TOTAL")] = (10.0, 30.0, 120.0)
-    url_retries: Annotated[int, Option(
-        "retries after HTTP status 429 or 5xx, a time-out or a broken connection", least=0)] = 3
-    url_requests_per_host: Annotated[int, Option(
-        "requests that one process sends to a host at the same time", least=1)] = 8
-    allow_private_hosts: Annotated[bool, Option(
-        "permit connections to loopback, private and link-local addresses")] = False
-    # fmt: on
-
-    def __post_init__(self) -> None:
-        check_options(self)
-
-
-@dataclasses.dataclass(frozen=True)
 class CopiedColumns:
     """Extra columns in the records of the datasets that a build copies."""
 
@@ -341,10 +321,15 @@ class BuildOptions:
     image: ImageOptions = dataclasses.field(default_factory=ImageOptions)
     plan: PlanOptions = dataclasses.field(default_factory=PlanOptions)
     urls: UrlOptions = dataclasses.field(default_factory=UrlOptions)
-    exclude: Annotated[str | None, Option(
+    exclude: Annotated[tuple[str, ...], Option(
         "keys of images to leave out: a text file with one key per line, or a dataset, whose keys "
-        "are left out (default: none)", group="input",
-        place=storage.absolute_place, metavar="FILE")] = None
+        "are left out. The flag may be repeated (default: none)", group="input", action="append",
+        parse=functools.partial(storage.absolute_place, "exclude"), metavar="FILE")] = ()
+    drop_class: Annotated[tuple[str, ...], Option(
+        "classes to leave out, with commas between them, by the names that the input gives. An "
+        "image with several labels loses the label and its boxes, and is left out if no label "
+        "stays. The flag may be repeated (default: none)", group="input", action="extend",
+        parse=functools.partial(names_or_file, "drop_class"), metavar="A,B|FILE")] = ()
     sample: Annotated[float | None, Option(
         "fraction of the images to take, drawn by a hash of the keys; each class, in each split "
         "that the input gives, keeps its share to one image (default: all)",
@@ -354,8 +339,9 @@ class BuildOptions:
         group="input", least=1)] = None
     class_map: Annotated[Mapping[str, str], Option(
         "renames classes; equal new names join classes. Give pairs, or a text file with one pair "
-        "per line (default: none)", group="input", parse=option_texts.parse_class_map,
-        metavar="OLD=NEW,...|FILE")] = dataclasses.field(default_factory=dict)
+        "per line. The flag may be repeated (default: none)", group="input", action="append",
+        parse=option_texts.parse_class_map, metavar="OLD=NEW,...|FILE",
+        )] = dataclasses.field(default_factory=dict)
     transform_module: Annotated[str | None, Option(
         "Python module with a preprocessing_fn(inputs) as in TFX; the function's outputs replace "
         "the extra columns (default: none)", group="splits and shards",
@@ -405,7 +391,7 @@ class BuildOptions:
                 "a name in UTF-8, as Beam and TensorFlow take no other",
                 "rename the folder",
             )
-        for name in ("class_names", "class_map"):
+        for name in ("class_names", "class_map", "drop_class"):
             if self.source.label == NONE and vars(self).get(name, vars(self.plan).get(name)):
                 names = "names of classes with " + Arg("label", NONE)
                 raise invalid(name, names, remedy="leave one of them out")
@@ -413,15 +399,12 @@ class BuildOptions:
             raise invalid(
                 "stratify", "no classes with " + Arg("label", NONE), remedy="leave it out"
             )
-        renamed = {composed(old): composed(new) for old, new in self.class_map.items()}
+        renamed = option_texts.checked_class_map(self.class_map)
         object.__setattr__(self, "class_map", renamed)
-        for old, new in renamed.items():
-            if old == new:
-                expected = "a class and another name for it"
-                raise invalid("class_map", f"{old}={new}", expected)
-            # A chain such as a=b,b=c would depend on the order in which names are looked up.
-            if new in renamed:
-                received = f"{old}={new} and {new}={renamed[new]}"
-                expected = "each class on one side only"
-                remedy = "rename what is swapped in two builds"
-                raise invalid("class_map", received, expected, remedy)
+        object.__setattr__(self, "drop_class", tuple(map(composed, self.drop_class)))
+        for name in self.drop_class:
+            if name in (*renamed, *renamed.values()):
+                remedy = "drop the names that the input has, without renaming them"
+                raise invalid(
+                    "drop_class", f"{name!r}, which is in " + Arg("class_map"), "", remedy
+                )

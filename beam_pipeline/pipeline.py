@@ -130,7 +130,8 @@ def list_batches(
     first, *more = zip(options.sources, schemas, strict=True)
     listing = ListImages(*first, more, spool, draws="splits" in options.given)
     listed = pipeline | "List" >> listing  # RefBatch, {reason: files}
-    selected = listed.batches | "Select" >> selection.SelectImages(excluded, options.class_map)
+    select = selection.SelectImages(excluded, options.class_map, options.drop_class)
+    selected = listed.batches | "Select" >> select
     unique = selected.batches | "UniqueKeys" >> selection.RefuseDuplicateKeys()
     checked = (unique, *selected.checked)
     if globs := sorted({glob for source in options.sources for glob in source.exclude_glob}):
@@ -206,7 +207,8 @@ def with_pinned_classes(
     # then classes of the datasets among the inputs.
     of_tables = [name for schema in schemas if schema for name in schema.class_names]
     names = map(composed, [*state.pinned_classes, *of_tables, *options.plan.pinned_classes])
-    classes = tuple(dict.fromkeys(options.class_map.get(name, name) for name in names))
+    left = (name for name in names if name not in options.drop_class)
+    classes = tuple(dict.fromkeys(options.class_map.get(name, name) for name in left))
     return dataclasses.replace(
         options, plan=dataclasses.replace(options.plan, pinned_classes=classes)
     )
@@ -218,9 +220,8 @@ def commit_spec(
     columns = columns_of(schemas)
     as_given = options.transform_module is None and all(c.scale == "none" for c in columns)
     # Manifests record these options only where they are given.
-    sampled = {
-        name: getattr(options, name) for name in ("sample", "limit") if name in options.given
-    }
+    names = options.given & {"sample", "limit", "drop_class"}
+    chosen = {name: getattr(options, name) for name in sorted(names)}
     plan = dataclasses.asdict(options.plan)
     if not options.plan.stratify:
         del plan["stratify"]
@@ -233,14 +234,14 @@ def commit_spec(
             "input": listing_options(options.source),
             "more_inputs": list(map(listing_options, options.more_sources)),
             "plan": plan,
-            "exclude": options.exclude,
+            "exclude": options.exclude[0] if len(options.exclude) == 1 else options.exclude or None,
             "class_map": dict(options.class_map),
             "transform_module": options.transform_module,
             "columns_as_given": options.copied.as_given if options.copied else as_given,
             "max_reject_fraction": options.max_reject_fraction,
             "quarantine_bytes": options.quarantine_bytes,
         }
-        | sampled,
+        | chosen,
         versions=byte_versions(options.image.icc) | {"apache-beam": beam.__version__},
         inputs=tuple((each.input, getattr(each, "fingerprint", None)) for each in options.sources),
         warnings=tuple(text for schema in schemas if schema for text in schema.warnings),

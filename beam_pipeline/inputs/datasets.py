@@ -38,7 +38,16 @@ from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.index import index_schema, read_shard_index
-from imageshards.manifest import NONE, ONE, RECORD_NAMES, SEVERAL, TRANSFORM_NAME, Manifest, Shard
+from imageshards.manifest import (
+    BOX_FEATURES,
+    NONE,
+    ONE,
+    RECORD_NAMES,
+    SEVERAL,
+    TRANSFORM_NAME,
+    Manifest,
+    Shard,
+)
 from imageshards.manifest.file import Origin, keeps_jpegs, load_manifest
 from imageshards.tfrecord import FRAME_BYTES
 from imageshards.typed import convert
@@ -226,6 +235,11 @@ def _copied_columns(options: BuildOptions, found: Sequence[Found]) -> opt.Copied
             raise different_columns(*pair, expected, _BUILD_ONE_AGAIN)
     if not columns:
         return None
+    if options.drop_class and options.source.label == SEVERAL and _has_boxes(columns):
+        value = ", ".join(options.drop_class)
+        problem = "is a finished dataset, in whose records the boxes of the class would stay"
+        remedy = "build from the original table"
+        raise unfit_option("drop_class", value, first.input, problem, remedy=remedy)
     # Records hold the values that a transform made, and a transform has learned from one dataset.
     as_given = all(convert(manifest.options, Origin).columns_as_given for _, manifest in found)
     photos = [source.input for source in options.sources if source.layout != DATASET]
@@ -250,6 +264,10 @@ def _extra_columns(manifest: Manifest) -> tuple[opt.ColumnSpec, ...]:
         for name, spec in sorted(manifest.features.items())
         if name not in RECORD_NAMES
     )
+
+
+def _has_boxes(columns: Sequence[opt.ColumnSpec]) -> bool:
+    return not {*BOX_FEATURES}.isdisjoint(column.name for column in columns)
 
 
 def different_columns(

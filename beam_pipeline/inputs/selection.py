@@ -1,4 +1,4 @@
-"""Leaves images out of a build, renames classes, and refuses keys that occur more than once.
+"""Leaves out images and classes, renames classes, and refuses keys that occur more than once.
 
 Only 8-byte hashes of keys are shuffled. A second pass finds the keys and images of equal hashes.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -23,33 +23,37 @@ from beam_pipeline.planning.refs import UNIQUE, ImageRef, KeyHasher, Label, RefB
 from imageshards import storage
 from imageshards.errors import Arg
 from imageshards.index import read_index
-from imageshards.manifest import MANIFEST_NAME
+from imageshards.manifest import MANIFEST_NAME, OBJECT_PREFIX
 from imageshards.manifest.file import load_manifest
 from imageshards.text import about_look_alikes, class_sort_key, counted
 
-# Reason of images that --exclude leaves out.
-EXCLUDED = "excluded"
+# Reasons of images that --exclude and --drop_class leave out.
+EXCLUDED, DROPPED = "excluded", "dropped_class"
 # File with the keys of --exclude, in the staging folder.
 _EXCLUDED_NAME = "excluded.keys"
 
 
 class KeysFile(NamedTuple):
-    """Value of --exclude, and the path of a file with its keys, which every worker can read."""
+    """The path of a file with the keys of --exclude, which every worker can read."""
 
-    given: str
     path: str
 
+    def by_value(self) -> dict[str, list[str]]:
+        """Reads the file: each value of --exclude → its keys."""
+        found: dict[str, list[str]] = json.loads(storage.read(self.path))
+        return found
+
     def keys(self) -> frozenset[str]:
-        """Reads the keys from the file."""
-        return frozenset(json.loads(storage.read(self.path)))
+        """Reads all keys from the file."""
+        return frozenset(itertools.chain.from_iterable(self.by_value().values()))
 
 
-def share_keys(given: str, folder: str) -> KeysFile:
+def share_keys(given: Iterable[str], folder: str) -> KeysFile:
     """Writes the keys that `read_keys` reads to the folder of the unfinished build."""
     # There may be too many keys for a graph, so workers read them from a file.
     path = storage.join(folder, _EXCLUDED_NAME)
-    storage.write(path, json.dumps(read_keys(given)))
-    return KeysFile(given, path)
+    storage.write(path, json.dumps({each: read_keys(each) for each in given}))
+    return KeysFile(path)
 
 
 def read_keys(path: str) -> list[str]:
@@ -97,27 +101,39 @@ class SelectImages(beam.PTransform):
     Args:
         excluded: Keys of images that are left out; None for none.
         class_map: Class → new class of its images.
+        drop_class: Classes that are left out, by their names before they are renamed.
 
     Raises:
         UserError: While running: no image has a given key, or no class has a given name.
     """
 
     def __init__(
-        self, excluded: KeysFile | None = None, class_map: Mapping[str, str] | None = None
+        self,
+        excluded: KeysFile | None = None,
+        class_map: Mapping[str, str] | None = None,
+        drop_class: Iterable[str] = (),
     ):
         super().__init__()
         self._excluded = excluded
         self._class_map = dict(class_map or {})
+        self._dropped = frozenset(drop_class)
 
     def expand(self, batches: beam.PCollection[RefBatch]) -> Selected:
         skipped, checked = [], []
         stores = StoreConfig.of_pipeline(batches)
-        if self._class_map:
-            # The check must see the labels of all images before they are renamed.
+        if self._class_map or self._dropped:
+            # The checks must see the labels of all images before they are renamed.
             labels = batches | "ListedLabels" >> beam.FlatMap(
                 lambda batch: {name for ref in batch.refs for name in names_of(ref.label)}
             )
-            checked.append(labels | "CheckClassMap" >> Check(check_class_map, self._class_map))
+            check = Check(check_classes, [*self._class_map], sorted(self._dropped))
+            checked.append(labels | "CheckClassMap" >> check)
+        if self._dropped:
+            drop = beam.FlatMap(drop_classes, self._dropped)
+            kept = batches | "DropClasses" >> drop.with_outputs("skipped", main="batches")
+            batches = kept.batches
+            skipped.append(kept.skipped)
+        if self._class_map:
             batches = batches | "RenameClasses" >> beam.Map(rename_classes, self._class_map)
         if self._excluded is not None:
             exclude = beam.ParDo(_ExcludeFn(self._excluded, stores))
@@ -151,16 +167,38 @@ def rename_classes(batch: RefBatch, class_map: Mapping[str, str]) -> RefBatch:
     return RefBatch([*map(of, batch.refs)])
 
 
-def check_class_map(labels: Iterable[str], class_map: Mapping[str, str]) -> str:
-    """Raises `UserError` with similar names if a class to rename does not exist."""
+def drop_classes(batch: RefBatch, dropped: Collection[str]) -> Iterator[Any]:
+    """Yields a batch without some classes, and the number of images left out as `skipped`."""
+    kept = []
+    for ref in batch.refs:
+        names = names_of(ref.label)
+        left = tuple(name for name in names if name not in dropped)
+        if left == names:
+            kept.append(ref)
+        elif left:
+            stay = [name not in dropped for name in ref.box_labels]
+            columns = dict(ref.columns or {})
+            for name in filter(lambda name: stay and name.startswith(OBJECT_PREFIX), columns):
+                columns[name] = [*itertools.compress(columns[name], stay)]
+            boxes = tuple(itertools.compress(ref.box_labels, stay))
+            kept.append(ref._replace(label=left, columns=columns or None, box_labels=boxes))
+    if kept:
+        yield RefBatch(kept)
+    if len(kept) < len(batch):
+        yield pvalue.TaggedOutput("skipped", {DROPPED: len(batch) - len(kept)})
+
+
+def check_classes(labels: Iterable[str], renamed: Sequence[str], dropped: Sequence[str]) -> str:
+    """Raises `UserError` with similar names if a class to rename or to drop does not exist."""
     classes = sorted(labels, key=class_sort_key)
-    unknown = [name for name in class_map if name not in classes]
+    unknown = [name for name in (*renamed, *dropped) if name not in classes]
     if unknown:
+        argument = "class_map" if unknown[0] in renamed else "drop_class"
         near = difflib.get_close_matches(unknown[0], classes, n=3) or classes[:5]
         more = ", …" if len(near) < len(classes) else ""
         alike = about_look_alikes(unknown[0], classes)
         received = f"the class {unknown[0]!r}{alike}, which no " + Arg("input") + " has"
-        raise invalid("class_map", received, f"one of {', '.join(map(repr, near))}{more}")
+        raise invalid(argument, received, f"one of {', '.join(map(repr, near))}{more}")
     return "checked"
 
 
@@ -202,10 +240,11 @@ def check_globs(found: Iterable[str], globs: Iterable[str]) -> str:
 
 def check_excluded(found: set[str], excluded: KeysFile) -> str:
     """Raises `UserError` if a key to exclude was not found."""
-    keys = excluded.keys()
-    if absent := keys - found:
+    for given, keys in excluded.by_value().items():
+        if not (absent := {*keys} - found):
+            continue
         count = f"{len(absent):,} of {counted(len(keys), 'key')}"
-        received = f"{excluded.given!r} with {count} that no " + Arg("input") + " has, "
+        received = f"{given!r} with {count} that no " + Arg("input") + " has, "
         raise invalid(
             "exclude",
             received + f"{min(absent)!r} among them",

@@ -151,8 +151,10 @@ def test_extra_columns_and_the_transform_that_made_them_are_copied_and_joined(tm
 
 def test_a_part_of_joined_datasets_with_other_classes(folder, joined, tmp_path):
     left_out = sorted(records_of(folder / "b"))[::3]
-    (tmp_path / "keys.txt").write_text("\n".join(left_out) + "\n")
-    flags = ["--exclude", tmp_path / "keys.txt", "--class_map", "eel=dog", *FLAGS]
+    (tmp_path / "keys.txt").write_text("\n".join(left_out[::2]) + "\n")
+    (tmp_path / "more.txt").write_text("\n".join(left_out[1:]) + "\n")
+    flags = [f"--exclude={tmp_path}/keys.txt", f"--exclude={tmp_path}/more.txt"]
+    flags += ["--class_map", "eel=dog", *FLAGS]
     output = build_set(folder / "seven", tmp_path / "out", "--input", folder / "b", *flags)
     made = manifest(output)
     assert made["classes"] == ["cat", "dog"]
@@ -164,6 +166,16 @@ def test_a_part_of_joined_datasets_with_other_classes(folder, joined, tmp_path):
         is_eel = before[key]["image/class/text"] == [b"eel"]
         assert features["image/class/text"] == ([b"dog"] if is_eel else [key[:3].encode()])
     assert verify.verify(str(output)).ok
+
+
+def test_a_dropped_class_is_no_class_of_the_copy(joined, tmp_path):
+    before = records_of(joined)
+    output = build_set(joined, tmp_path / "out", "--drop_class", "cat", *FLAGS)
+    left = {key for key, r in before.items() if r["image/class/text"] != [b"cat"]}
+    made = manifest(output)
+    assert made["classes"] == ["dog", "eel"] and made["options"]["drop_class"] == ["cat"]
+    assert made["skipped"] == {"dropped_class": len(before) - len(left)}
+    assert records_of(output).keys() == left
 
 
 @pytest.mark.long

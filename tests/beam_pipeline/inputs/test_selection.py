@@ -79,10 +79,13 @@ def test_one_key_for_all_images_gathers_nothing_large():
 
 def test_keys_and_classes_that_no_input_has_end_the_build(tmp_path):
     (tmp_path / "keys.txt").write_text("a2\nx9\nx7\n")
-    keys = selection.share_keys(str(tmp_path / "keys.txt"), str(tmp_path))
+    (tmp_path / "more.txt").write_text("a2\na1\n")
+    given = [str(tmp_path / "more.txt"), str(tmp_path / "keys.txt")]
+    keys = selection.share_keys(given, str(tmp_path))
     batch = RefBatch([ImageRef("a1", "/in/a1", "cat"), ImageRef("a2", "/in/a2", "dog")])
     for asked, words in (
         ({"excluded": keys}, "keys.txt' with 2 of 3 keys that no input has, 'x7' among them"),
+        ({"drop_class": ["cat", "dgo"]}, "'dgo', which no input has; expected one of 'dog', …"),
         ({"class_map": {"dgo": "pet"}}, "'dgo', which no input has; expected one of 'dog', …"),
     ):
         with pytest.raises(Exception) as error, beam.Pipeline(FnApiRunner()) as pipeline:
@@ -97,6 +100,22 @@ def test_classes_are_renamed_and_joined():
     of_boxes = ImageRef("k", "k", ("a", "c"), box_labels=("c", "a", "c"))
     (renamed_box,) = rename_classes(RefBatch([of_boxes]), {"a": "pet"}).refs
     assert renamed_box.box_labels == ("c", "pet", "c")
+
+
+def test_dropped_classes_take_their_images_labels_and_boxes():
+    columns = {"image/object/score": [1, 2, 3], "note": "x"}
+    refs = [
+        ImageRef("bee", "k", "bee"), ImageRef("cat", "k", "cat"), ImageRef("none", "k", ()),
+        ImageRef("bees", "k", ("bee",)), ImageRef("two", "k", ("bee", "cat"), columns=columns),
+        ImageRef("boxes", "k", ("bee", "cat"), columns=columns, box_labels=("bee", "cat", "bee")),
+    ]  # fmt: skip
+    kept, skipped = selection.drop_classes(RefBatch(refs), {"bee"})
+    assert skipped.value == {"dropped_class": 2}
+    assert [(ref.key, ref.label, ref.box_labels) for ref in kept.refs] == [
+        ("cat", "cat", ()), ("none", (), ()), ("two", ("cat",), ()), ("boxes", ("cat",), ("cat",)),
+    ]  # fmt: skip
+    assert kept.refs[2].columns == columns
+    assert kept.refs[3].columns == {"image/object/score": [2], "note": "x"}
 
 
 def test_a_glob_that_leaves_nothing_out_is_refused():
