@@ -25,6 +25,7 @@ from beam_pipeline.commit.staging import OutputState, check_output, read_output_
 from beam_pipeline.commit.transforms import CommitShards
 from beam_pipeline.commit.warnings import counts_and_names, warnings_of
 from beam_pipeline.inputs import selection
+from beam_pipeline.inputs.label_files import LabelImages, share_labels
 from beam_pipeline.inputs.layout import expand_braces, layout_of
 from beam_pipeline.inputs.listing import schemas_of
 from beam_pipeline.inputs.spool import SPOOL_NAME
@@ -127,7 +128,13 @@ def list_batches(
     first, *more = zip(options.sources, schemas, strict=True)
     listing = ListImages(*first, more, spool, draws="splits" in options.given)
     listed = pipeline | "List" >> listing  # RefBatch, {reason: files}
-    selected = listed.batches | "Select" >> selection.SelectImages(excluded, options.class_map)
+    batches, skipped = listed.batches, [listed.skipped]
+    if options.source.labels is not None:
+        shared = share_labels(options.source.labels, spool)
+        labels = LabelImages(shared, options.source.labels, options.plan.class_names)
+        batches, unlabelled = batches | "Label" >> labels
+        skipped.append(unlabelled)
+    selected = batches | "Select" >> selection.SelectImages(excluded, options.class_map)
     unique = selected.batches | "UniqueKeys" >> selection.RefuseDuplicateKeys()
     checked = (unique, *selected.checked)
     if globs := sorted({glob for source in options.sources for glob in source.exclude_glob}):
@@ -135,7 +142,7 @@ def list_batches(
         check = selection.Check(selection.check_globs, globs)
         checked += (passed_over | "CheckGlobs" >> check,)
     batches = selected.batches | "Split" >> AssignSplits(ShardOptions(plan=options.plan))
-    return selection.Selected(batches, (listed.skipped, *selected.skipped), checked)
+    return selection.Selected(batches, (*skipped, *selected.skipped), checked)
 
 
 def checked_schemas(options: BuildOptions) -> Schemas:
@@ -165,8 +172,8 @@ def checked_schemas(options: BuildOptions) -> Schemas:
     if TABLE not in layouts:
         idle["image_column"] = "inputs that are no table"
     if layouts <= {TABLE, DATASET}:
-        names = (*FILE_FLAGS, "label_regex")
-        idle |= dict.fromkeys(names, "inputs that are no folder, glob or archive")
+        of_files = (*FILE_FLAGS, "label_regex", "labels")
+        idle |= dict.fromkeys(of_files, "inputs that are no folder, glob or archive")
     if not any(expand_braces(each.input)[0].lower().endswith(".zip") for each in options.sources):
         idle["zip_encoding"] = "inputs that are no .zip archive"
     if layouts == {DATASET}:
@@ -235,6 +242,8 @@ def listing_options(source: InputOptions) -> dict[str, Any]:
     # Manifests of images with one label have never recorded these options.
     if source.label == ONE:
         del listing["label"], listing["label_separator"]
+    if source.labels is None:
+        del listing["labels"]
     return listing
 
 
