@@ -93,6 +93,11 @@ class InputOptions:
         "cat.0.jpg. The label is the group named label, or else the first group. Groups named "
         "split and group set the split and the group",
         metavar="REGEX")] = None
+    labels: Annotated[str | None, Option(
+        "file with the labels of images that no folder labels: rows of a file name and a class, "
+        "such as Kaggle's LOC_val_solution.csv, or only classes or their numbers, one a line in "
+        "the order of the file names (default: none)",
+        place=storage.absolute_place, metavar="FILE")] = None
     image_column: Annotated[str | None, Option(
         "table column with the image's path, relative to the table or --image_root, or its URI "
         "(default: image, path, uri, file, filename, url or a similar name)",
@@ -166,9 +171,13 @@ class InputOptions:
                 raise invalid("label_separator", received, expected)
             # The dataclass is frozen, so a derived value needs the setter of `object`.
             object.__setattr__(self, "label", SEVERAL)
+        leave_out = "leave one of them out"
+        if self.labels is not None and (self.label != ONE or self.label_regex is not None):
+            other = Arg("label", self.label) if self.label != ONE else Arg("label_regex")
+            raise invalid("labels", f"{self.labels!r} with " + other, remedy=leave_out)
         if self.label_regex is None:
             return
-        given, leave_out = repr(self.label_regex), "leave one of them out"
+        given = repr(self.label_regex)
         if self.label == NONE:
             raise invalid("label_regex", f"{given} with " + Arg("label", NONE), remedy=leave_out)
         try:

@@ -25,6 +25,7 @@ from beam_pipeline.commit.staging import OutputState, check_output, read_output_
 from beam_pipeline.commit.transforms import CommitShards
 from beam_pipeline.commit.warnings import counts_and_names, warnings_of
 from beam_pipeline.inputs import selection
+from beam_pipeline.inputs.label_files import LabelImages, share_labels
 from beam_pipeline.inputs.layout import expand_braces, layout_of
 from beam_pipeline.inputs.listing import schemas_of
 from beam_pipeline.inputs.spool import SPOOL_NAME
@@ -130,21 +131,27 @@ def list_batches(
     first, *more = zip(options.sources, schemas, strict=True)
     listing = ListImages(*first, more, spool, draws="splits" in options.given)
     listed = pipeline | "List" >> listing  # RefBatch, {reason: files}
+    batches, skipped = listed.batches, [listed.skipped]
+    if options.source.labels is not None:
+        shared = share_labels(options.source.labels, spool)
+        labels = LabelImages(shared, options.source.labels, options.plan.class_names)
+        batches, unlabelled = batches | "Label" >> labels
+        skipped.append(unlabelled)
     select = selection.SelectImages(excluded, options.class_map, options.drop_class)
-    selected = listed.batches | "Select" >> select
+    selected = batches | "Select" >> select
     unique = selected.batches | "UniqueKeys" >> selection.RefuseDuplicateKeys()
     checked = (unique, *selected.checked)
     if globs := sorted({glob for source in options.sources for glob in source.exclude_glob}):
         passed_over = listed.skipped | "PassedOver" >> beam.FlatMap(list)
         check = selection.Check(selection.check_globs, globs)
         checked += (passed_over | "CheckGlobs" >> check,)
-    batches, skipped = selected.batches, (listed.skipped, *selected.skipped)
+    batches, skipped = selected.batches, [*skipped, *selected.skipped]
     if options.sample is not None or options.limit is not None:
         sample = SampleImages(options.sample, options.limit, options.plan.salt)
         batches, left_out = batches | "Sample" >> sample
-        skipped += (left_out,)
+        skipped.append(left_out)
     batches = batches | "Split" >> AssignSplits(ShardOptions(plan=options.plan))
-    return selection.Selected(batches, skipped, checked)
+    return selection.Selected(batches, tuple(skipped), checked)
 
 
 def checked_schemas(options: BuildOptions) -> Schemas:
@@ -181,6 +188,8 @@ def checked_schemas(options: BuildOptions) -> Schemas:
     if layouts <= {TABLE, DATASET, COCO}:
         names = (*FILE_FLAGS, "label_regex")
         idle |= dict.fromkeys(names, "inputs that are no folder, glob or archive")
+    if layouts <= {TABLE, DATASET, *ANNOTATIONS}:
+        idle["labels"] = "inputs whose rows or files have labels"
     if not any(expand_braces(each.input)[0].lower().endswith(".zip") for each in options.sources):
         idle["zip_encoding"] = "inputs that are no .zip archive"
     if layouts == {DATASET}:
@@ -255,8 +264,9 @@ def listing_options(source: InputOptions) -> dict[str, Any]:
     if source.columns is not None:
         listing["columns"] = [dataclasses.asdict(column) for column in source.columns]
     # Manifests record these options only where they are given.
-    if source.image_path is None:
-        del listing["image_path"]
+    for name in ("image_path", "image_root", "labels"):
+        if listing[name] is None:
+            del listing[name]
     if source.label == ONE:
         del listing["label"], listing["label_separator"]
     return listing

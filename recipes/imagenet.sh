@@ -4,7 +4,8 @@
 # cosine schedule with warm-up, label smoothing, weight decay (but not for norms) and bfloat16.
 #
 # Shows:     the whole command for ILSVRC 2012 on 8 GPUs (the defaults below; IMAGES holds
-#            train/<synset>/*.JPEG and val/<synset>/*.JPEG), and how to shrink it
+#            ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar as downloaded, and Kaggle's
+#            LOC_val_solution.csv), and how to shrink it
 # Command:   IMAGES=imagenet_sample TRAIN_SHARDS=8 VAL_SHARDS=2 RECORD_SIZE=72 SIZE=64 BATCH=16 \
 #                REPLICAS=2 STEPS=6 WARMUP_STEPS=2 PRECISION=float32 sh recipes/imagenet.sh
 # Hardware:  2 cores of an AMD EPYC, no GPU
@@ -23,7 +24,8 @@
 #
 # A second run keeps existing shards and resumes an interrupted training.
 set -eu
-: "${IMAGES:?must name a folder with train/<synset>/ and val/<synset>/, or with <synset>_name.JPEG}"
+: "${IMAGES:?must name a folder with the two official tars, or with <synset>_name.JPEG}"
+LABELS=${LABELS:-$IMAGES/LOC_val_solution.csv} # classes of the validation images
 OUTPUT=${OUTPUT:-recipe_output/imagenet}
 TRAIN_SHARDS=${TRAIN_SHARDS:-1024}
 VAL_SHARDS=${VAL_SHARDS:-128}
@@ -37,14 +39,16 @@ WARMUP_STEPS=${WARMUP_STEPS:-5004} # 8 epochs of 1,281,167 / 2048 steps
 PRECISION=${PRECISION:-bfloat16}   # use float32 on CPUs: most CPUs are slow with bfloat16
 MODELS=${MODELS:-MobileNetV2 ResNet50}
 
-# The sample is a flat folder: file names contain the class, and the splits are drawn at random.
-if [ -d "$IMAGES/train" ]; then
-    set -- --layout split_folders
+# The names of the tars give the splits. The sample is a flat folder: file names contain the class,
+# and the splits are drawn at random.
+if [ -f "$IMAGES/ILSVRC2012_img_train.tar" ]; then
+    set -- --input "$IMAGES/ILSVRC2012_img_train.tar" --input "$IMAGES/ILSVRC2012_img_val.tar" \
+        --labels "$LABELS"
 else
-    set -- --label_regex '^(n[0-9]+)_' --splits train=0.9,val=0.1
+    set -- --input "$IMAGES" --label_regex '^(n[0-9]+)_' --splits train=0.9,val=0.1
 fi
 [ -f "$OUTPUT/shards/manifest.json" ] ||
-    imageshards build --input "$IMAGES" "$@" --output "$OUTPUT/shards" \
+    imageshards build "$@" --output "$OUTPUT/shards" \
         --image_size "$RECORD_SIZE" --num_shards "train=$TRAIN_SHARDS,val=$VAL_SHARDS"
 
 for model in $MODELS; do

@@ -12,6 +12,7 @@ from beam_pipeline.inputs.annotations import beside, coco, places
 from beam_pipeline.inputs.archives.members import UNKNOWN_ENCODING
 from beam_pipeline.inputs.archives.references import NO_IMAGE, UNREAD_TEXTS
 from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, UNREADABLE_FOLDER
+from beam_pipeline.inputs.label_files import NO_IMAGE_OF_ROW, NO_LABEL_ROW
 from beam_pipeline.inputs.tables.cells import joined_by
 from beam_pipeline.inputs.tables.references import BACKSLASHES, MISSING_MARKS, WITHOUT_LABEL
 from beam_pipeline.options import PlanOptions
@@ -130,6 +131,12 @@ _OF_INPUT = {
         "{counted} without a class folder: {names}; images in it are left out, as only images in "
         "ROOT/<split>/<class>/ have a label",
     ),
+    NO_LABEL_ROW: (
+        "image",
+        "images that no folder labels have no row in --labels and were left out (no_label_row "
+        "counts them): {names}",
+    ),
+    NO_IMAGE_OF_ROW: ("row", "rows of --labels name no image of --input: {names}"),
     labels.PART_AS_CLASS: (
         "archive",
         "{counted} without folders became classes by their names: {names}; if they are parts of "

@@ -68,11 +68,13 @@ class Layout:
         classes: Class folder → its split, or None, and its class. None if labels are not in names
             of folders.
         notes: What is worth a warning.
+        flat: Folder of images beside the class folders → its split. `--labels` has their labels.
     """
 
     wrapper: str = ""
     classes: Mapping[str, tuple[str | None, str]] | None = None
     notes: tuple[Skipped, ...] = ()
+    flat: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def above(path: str) -> Iterator[str]:
@@ -102,7 +104,11 @@ def read_path(
         return
     folder = next((folder for folder in above(path) if folder in layout.classes), None)
     if folder is None:
-        yield Skipped("outside_class_folders")
+        flat = next((folder for folder in above(path) if folder in layout.flat), None)
+        if flat is None:
+            yield Skipped("outside_class_folders")
+        else:
+            yield ImageRef(key=prefix + key, label=None, split=layout.flat[flat], **place)
         return
     split, name = layout.classes[folder]
     yield ImageRef(key=prefix + key, label=_cut_label(name, source), split=split, **place)
@@ -164,7 +170,9 @@ def find_layout(tree: Tree, source: InputOptions, archive: str = "") -> Layout:
         return flat
     wrapper = _wrapper(tree, source.layout)
     here = tree.level(wrapper)
-    holds_any = any(tree.holds_image(f"{wrapper}{top}/") for top in here.folders)
+    holds_any = _holds_folders(tree, wrapper)
+    if source.labels is not None and _is_flat(tree, source, wrapper):
+        return Layout()
     if archive and here.has_image and not holds_any:
         return _one_class(source, archive)
     if not holds_any and not here.has_image:
@@ -173,6 +181,10 @@ def find_layout(tree: Tree, source: InputOptions, archive: str = "") -> Layout:
             remedy = "give a glob of the archives, such as 'FOLDER/**/*.tar', or unpack them"
             raise wrong_input(source.input, problem, remedy=remedy)
     splits = _splits(tree, source, wrapper)
+    beside: dict[str, str] = {}  # folders of images that --labels has the labels of
+    if source.labels is not None:
+        beside |= {path: each for path, each in splits.items() if not _holds_folders(tree, path)}
+        splits = {path: each for path, each in splits.items() if path not in beside}
     parents: dict[str, str | None] = {**splits} or {wrapper: None}
     classes = {
         f"{path}{name}/": (split, key_of(name))
@@ -182,7 +194,24 @@ def find_layout(tree: Tree, source: InputOptions, archive: str = "") -> Layout:
     if not classes or (here.has_image and not holds_any):
         raise annotations_in(tree, source.input, wrapper) or _no_class_folder(source)
     check_no_annotations(tree, source.input, wrapper, classes)
-    return Layout(wrapper, classes, tuple(_notes(tree, wrapper, splits)))
+    return Layout(wrapper, classes, tuple(_notes(tree, wrapper, splits)), beside)
+
+
+def _holds_folders(tree: Tree, path: str) -> bool:
+    """Returns whether a folder has folders with images."""
+    return any(tree.holds_image(f"{path}{name}/") for name in tree.level(path).folders)
+
+
+def _is_flat(tree: Tree, source: InputOptions, wrapper: str) -> bool:
+    """Returns whether no image is in a class folder, but all in the input or in split folders."""
+    here = tree.level(wrapper)
+    holding = [name for name in here.folders if tree.holds_image(f"{wrapper}{name}/")]
+    if here.has_image or source.layout == CLASS_FOLDERS:
+        return here.has_image and not holding
+    # A folder such as `ILSVRC2012_img_val/` around all images is a part, and no class.
+    is_part = is_split if len(holding) > 1 else split_word
+    are_parts = source.layout == SPLIT_FOLDERS or all(map(is_part, holding))
+    return are_parts and not any(_holds_folders(tree, f"{wrapper}{name}/") for name in holding)
 
 
 def flat_layout(source: InputOptions) -> Layout | None:
@@ -194,8 +223,11 @@ def flat_layout(source: InputOptions) -> Layout | None:
         return Layout()
     if source.layout != FLAT and (not is_glob(source.input) or layout_of(source) == ARCHIVES):
         return None
+    if source.labels is not None:
+        return Layout()
     in_name = Arg("label_regex") + ", for example '^([a-z]+)\\.' for cat.0.jpg"
-    problem = "a flat folder or glob, so the label must be in the file name"
+    problem = "a flat folder or glob, so the label must be in the file name, or in a file of "
+    problem += Arg("labels")
     raise wrong_input(source.input, problem, in_name + ", or " + Arg("label", NONE))
 
 
@@ -303,22 +335,26 @@ def _no_class_folder(source: InputOptions) -> UserError:
     return wrong_input(
         source.input,
         "which has no class folder",
-        "ROOT/<class>/*.jpg, an image table (.csv, .jsonl, .parquet), or labels in file names and "
-        "a " + regex,
+        "ROOT/<class>/*.jpg, an image table (.csv, .jsonl, .parquet), a file of labels by "
+        + Arg("labels")
+        + ", or labels in file names and a "
+        + regex,
         "say " + Arg("label", NONE) + " for images without a label",
     )
 
 
-def said_splits(paths: Sequence[Sequence[str]]) -> list[str | None]:
+def said_splits(paths: Sequence[Sequence[str]], draws: bool = True) -> list[str | None]:
     """Returns the split that each path says, in its last folder or name that says one.
 
-    `photos/train` and `train-00000-of-00004` say it. Words such as in `flowers_train` count only if
-    all paths say a split, and not the same.
+    `photos/train` and `train-00000-of-00004` say it. Words such as in `flowers_train` count if all
+    paths say a split, and not the same. Without `draws` they also count beside a path that says no
+    split, whose images are then refused rather than drawn.
     """
     by_word = [next(filter(None, map(split_word, reversed(path))), None) for path in paths]
     by_name = [next(filter(None, map(_split_part, reversed(path))), None) for path in paths]
     said = [name or word for name, word in zip(by_name, by_word, strict=True)]
-    return said if all(said) and len({str(one).lower() for one in said}) > 1 else by_name
+    differ = len({str(one).lower() for one in said}) > 1
+    return said if differ and (all(said) or not draws) else by_name
 
 
 def _split_part(name: str) -> str | None:

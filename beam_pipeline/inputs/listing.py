@@ -106,8 +106,8 @@ def listing_tasks(*sources: InputOptions, draws: bool = True) -> list[ListingTas
     """Returns the tasks that together list some inputs.
 
     Names of inputs and of files say the split of their images: `photos/train`, `val-0001.tar`.
-    Raises `UserError` if an input cannot be used. Without `draws`, tasks raise `UserError` for an
-    image without a split beside a name that says one.
+    Raises `UserError` if an input cannot be used. Without `draws`, the name of a single input says
+    it, too, and tasks raise `UserError` for an image without a split beside a name that says one.
     """
     found = [
         dataclasses.replace(task, source=number)
@@ -117,13 +117,16 @@ def listing_tasks(*sources: InputOptions, draws: bool = True) -> list[ListingTas
     tasks = [task for task in found if task.kind != "shard"]  # a manifest says splits of records
     # Names above all inputs say nothing about one of them.
     roots = [glob_root(s.input) if is_pattern(s.input) else s.input for s in sources]
-    start = len(os.path.commonprefix([root.split("/") for root in roots]))
+    parts = [root.rstrip("/").split("/") for root in roots]
+    start = len(os.path.commonprefix(parts))
+    if not draws:
+        start = min(start, *(len(each) - 1 for each in parts))
     paths = [
         task.path if task.kind in ("archive", "table") else input_root(sources[task.source])
         for task in tasks
     ]
     names = [without_suffix(path).split("/")[start:] for path in paths]
-    said = labels.said_splits(names)
+    said = labels.said_splits(names, draws)
     first = next((path for path, split in zip(paths, said, strict=True) if split), "")
     return [task for task in found if task.kind == "shard"] + [
         dataclasses.replace(task, split=split, beside="" if draws else first)
@@ -237,11 +240,10 @@ def _folder_tasks(source: InputOptions) -> Iterator[ListingTask]:
         for below in (f"{path}{name}/" for name in tree.level(path).folders):
             # Each task has the part of the layout that it needs.
             own = {below: classes[below]} if below in classes else {}
+            flat = {each: s for each, s in layout.flat.items() if each.startswith(below)}
             if below not in levels:
-                kind = "class" if own else "other"
-                yield ListingTask(
-                    tree.path_of(below), kind=kind, layout=labels.Layout(wrapper, own)
-                )
+                kind, of_task = "class" if own else "other", labels.Layout(wrapper, own, flat=flat)
+                yield ListingTask(tree.path_of(below), kind=kind, layout=of_task)
         passed += tree.passed[path]
     yield ListingTask(source.input, kind="beside", passed=tuple(passed.items()))
 

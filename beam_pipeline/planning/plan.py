@@ -23,6 +23,7 @@ from beam_pipeline.planning.refs import SPLIT, ClassOrder, KeyHasher
 from imageshards.bounds import MAX_CLASSES, MAX_SHARDS
 from imageshards.errors import Arg, UserError, install_advice
 from imageshards.manifest import NONE, ONE, SEVERAL
+from imageshards.manifest.file import find_split
 from imageshards.text import counted
 
 # A file in the staging folder with the numbers of shards, which a resumed build uses again.
@@ -137,13 +138,13 @@ def make_plan(
     else:
         counts = {(s, WHOLE_SPLIT): n for (s, _), n in kinds.items()}
     splits = sorted({split for split, _ in counts})
-    _check_splits(splits, options.num_shards)
+    given = _shards_given(splits, options.num_shards)
     images = collections.Counter[str]()
     first_ranks: dict[SplitClass, int] = {}
     for (split, class_id), count in sorted(counts.items()):
         first_ranks[split, class_id] = images[split]
         images[split] += count
-    num_shards = {s: _shards_for(s, images[s], options, mean_record_bytes) for s in splits}
+    num_shards = {s: _shards_for(s, images[s], given, options, mean_record_bytes) for s in splits}
     return ShardPlan(tuple(classes), counts, num_shards, first_ranks, label, dict(counts_by_label))
 
 
@@ -183,19 +184,27 @@ def _check_labels(labels: Collection[str], kinds: Collection[str], options: Plan
     return label
 
 
-def _check_splits(splits: Sequence[str], num_shards: Mapping[str, int]) -> None:
+def _shards_given(splits: Sequence[str], num_shards: Mapping[str, int]) -> dict[str, int]:
+    """Returns the shards of splits by their own names, of which --num_shards may say another."""
     for split in splits:
         if not is_split_name(split):
             expected = "letters, digits and underscores, as the name becomes part of file names"
             raise invalid("input", f"images of the split {split!r}", expected, "rename it")
     # `*` sets the number of all splits that --num_shards does not name.
-    for split in sorted(set(num_shards) - {*splits, "*"}):
-        expected = f"a split of this input, one of {', '.join(splits)}"
-        raise invalid("num_shards", f"the split {split!r}", expected)
+    found: dict[str, int] = {}
+    for name in sorted(num_shards):
+        split = name if name == "*" else find_split(name, splits, "num_shards")
+        if split in found:
+            raise invalid("num_shards", f"{name!r} and another name of {split!r}", "one of them")
+        found[split] = num_shards[name]
+    return found
 
 
-def _shards_for(split: str, images: int, options: PlanOptions, mean_record_bytes: float) -> int:
-    wanted = options.num_shards.get(split, options.num_shards.get("*"))
+def _shards_for(
+    split: str, images: int, given: Mapping[str, int], options: PlanOptions,
+    mean_record_bytes: float,
+) -> int:  # fmt: skip
+    wanted = given.get(split, given.get("*"))
     if wanted is None:
         # A split of fewer images than MIN_RECORDS_PER_SHARD still gets one shard.
         least = min(MIN_SHARDS, images // MIN_RECORDS_PER_SHARD)

@@ -227,26 +227,30 @@ def keeps_jpegs(manifest: Manifest) -> bool:
 def find_splits(names: str, splits: Collection[str], argument: str) -> list[str]:
     """Returns the splits that `names` lists between commas, in the order of the manifest.
 
-    Another usual name finds a split, too: `val` finds `validation`.
-
     Raises:
         UserError: No split has one of the names, or a split is named twice; the error names
             `argument`.
     """
-    found = [_find_split(one.strip(), names, splits, argument) for one in names.split(",")]
+    found = [find_split(one.strip(), splits, argument, names) for one in names.split(",")]
     if len({*found}) < len(found):
         raise UserError(argument=argument, received=repr(names), expected="each split once")
     return [split for split in splits if split in found]
 
 
-def _find_split(name: str, received: str, splits: Collection[str], argument: str) -> str:
+def find_split(name: str, splits: Collection[str], argument: str, received: str = "") -> str:
+    """Returns the split of this name, or of a name that means the same (`val`, `validation`).
+
+    Raises:
+        UserError: No split has the name; the error names `argument`, and what it received if that
+            was more than the name.
+    """
     usual = next((names for names in (TRAIN_NAMES, VALIDATION_NAMES) if name in names), ())
     found = next((one for one in (name, *usual) if one in splits), None)
     if found is None:
         expected = f"one of {', '.join(splits) or 'none'}"
-        if "," in received:
+        if received not in ("", name):
             expected = f"some of {', '.join(splits) or 'none'}, not {name!r}"
-        raise UserError(argument=argument, received=repr(received), expected=expected)
+        raise UserError(argument=argument, received=repr(received or name), expected=expected)
     return found
 
 

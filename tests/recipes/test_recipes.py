@@ -2,13 +2,15 @@ import pathlib
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
 from scripts import make_demo_images
 from tests.conftest import REPOSITORY
 from tests.support.commands import served_environment
-from tests.support.pictures import draw_photos, saved, scene
+from tests.support.imagenet import draw_imagenet
+from tests.support.pictures import draw_photos
 
 pytestmark = pytest.mark.process
 
@@ -26,22 +28,13 @@ def draw_shapes(folder: pathlib.Path) -> None:
         (folder / name / f"{name}_0005.jpg").unlink()  # broken ones, too many for so few
 
 
-def draw_synsets(folder: pathlib.Path) -> None:
-    for split, count in (("train", 4), ("val", 2)):
-        for synset in ("n01440764", "n02102040"):
-            (folder / split / synset).mkdir(parents=True)
-            for number in range(count):
-                data = saved(scene(50 + number, 60))
-                (folder / split / synset / f"{synset}_{number}.JPEG").write_bytes(data)
-
-
 def draw_120_photos_and_few(folder: pathlib.Path) -> None:
     draw_120_photos(folder)
     arguments = ["--output", str(folder.parent / "few"), "--per_class", "160"]
     assert make_demo_images.main(arguments) == 0
 
 
-SMALL = {
+SMALL: dict[str, tuple[Callable[[pathlib.Path], object], dict[str, str]]] = {
     "captions_and_boxes": (draw_shapes, {"EPOCHS": "1"}),
     "columns": (draw_120_photos, {"EPOCHS": "1"}),
     "dogs_vs_cats": (draw_120_photos, {"EPOCHS": "2", "WARMUP_STEPS": "1"}),
@@ -50,7 +43,7 @@ SMALL = {
         {"EPOCHS": "1", "FEW_EPOCHS": "6", "SEEDS": "1", "WARMUP_STEPS": "1"},
     ),
     "imagenet": (
-        draw_synsets,
+        draw_imagenet,
         {
             "TRAIN_SHARDS": "2", "VAL_SHARDS": "1", "RECORD_SIZE": "40", "SIZE": "32", "BATCH": "4",
             "REPLICAS": "2", "STEPS": "2", "WARMUP_STEPS": "1", "PRECISION": "float32",

@@ -106,12 +106,25 @@ def packed(folder: pathlib.Path, form: str) -> object:
         rows = [f"{p},{p.parent.name}" for p in sorted(folder.rglob("*.jpg"))]
         (folder.parent / f"{folder.name}.csv").write_text("\n".join(["image,label", *rows]))
         return folder.parent / f"{folder.name}.csv"
+    if form == "parquet":
+        pictures = [{"image": b"x", "label": "cat", "id": f"{folder.name}.jpg"}]
+        parquet.write_table(pa.Table.from_pylist(pictures), f"{folder}.parquet")
+        return f"{folder}.parquet"
+    if form == "webdataset":
+        for picture in folder.rglob("*.jpg"):
+            picture.with_suffix(".cls").write_text("cat")
+        return shutil.make_archive(str(folder), "tar", folder)
+    if form == "store":
+        return store_uri(folder)
     if form == "glob":
         return f"{folder}/*/*.jpg"
     return folder if form == "folder" else shutil.make_archive(str(folder), form, folder)
 
 
-@pytest.mark.parametrize("form", ["folder", "tar", "zip", "table", "glob"])
+FORMS = ["folder", "store", "tar", "zip", "table", "parquet", "webdataset", "glob"]
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("names", "splits"),
     [
@@ -121,31 +134,39 @@ def packed(folder: pathlib.Path, form: str) -> object:
         (["steam_train", "cargo_train"], [None, None]),
         (["one", "two"], [None, None]),
         (["only"], [None]),
-        (["train"], [None]),
+        (["ILSVRC2012_img_train", "ILSVRC2012_img_val"], ["train", "val"]),
+        (["train"], "train unless drawn"),
+        (["val-0001"], "val unless drawn"),
+        (["toy_train"], [None]),
     ],
 )
-def test_names_of_several_inputs_say_their_splits(tmp_path, form, names, splits):
+@pytest.mark.parametrize("draws", [True, False])
+def test_names_of_inputs_say_their_splits(tmp_path, form, names, splits, draws):
+    if isinstance(splits, str):  # of a single input; files of the Hub are splits in any case
+        splits = [None if draws and form != "parquet" else splits.split()[0]]
     for name in names:
         put(tmp_path / "test" / name, f"cat/{name}.jpg", f"dog/{name}.jpg")
     options: dict = {"allow_any_path": True} if form == "table" else {}
     options |= {"label_regex": "^(.)"} if form == "glob" else {}
     inputs = [packed(tmp_path / "test" / name, form) for name in names]
-    refs, _ = listed([*inputs], **options)
+    refs, _ = listed([*inputs], f"{tmp_path}/spool", draws=draws, **options)
     found = {(ref.source, key.rpartition("/")[2], ref.split) for key, ref in refs.items()}
     assert found == {(i, f"{n}.jpg", s) for i, (n, s) in enumerate(zip(names, splits, strict=True))}
 
 
+@pytest.mark.parametrize("name", ["train", "ILSVRC2012_img_train"])
 @pytest.mark.parametrize("form", ["folder", "tar", "table"])
-def test_a_name_that_says_a_split_draws_no_image_of_another_input_into_it(tmp_path, form):
+def test_a_name_that_says_a_split_draws_no_image_of_another_input_into_it(tmp_path, form, name):
     put(tmp_path, "in/train.tar.d/cat/1.jpg", "in/more/cat/2.jpg", "in/more/dog/3.jpg")
-    train = shutil.make_archive(f"{tmp_path}/in/train", "tar", tmp_path / "in/train.tar.d")
+    train = shutil.make_archive(f"{tmp_path}/in/{name}", "tar", tmp_path / "in/train.tar.d")
     more = packed(tmp_path / "in/more", form)
     options: dict = {"allow_any_path": True} if form == "table" else {}
     inputs = [InputOptions(train), InputOptions(str(more), **options)]
-    with refused("input", "train.tar'", str(more), "splits='train=1'"):
+    with refused("input", f"{name}.tar'", str(more), "splits='train=1'"):
         listed(inputs, draws=False)
     splits = {key.rpartition("/")[2]: ref.split for key, ref in listed(inputs)[0].items()}
-    assert splits == {"1.jpg": "train", "2.jpg": None, "3.jpg": None}
+    of_name = "train" if name == "train" else None  # a word counts only beside other splits
+    assert splits == {"1.jpg": of_name, "2.jpg": None, "3.jpg": None}
 
 
 def test_class_folders_with_names_of_every_kind(tmp_path):
