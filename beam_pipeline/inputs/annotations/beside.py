@@ -48,6 +48,7 @@ def beside_rows(
     is_voc = place.form == VOC
     if not is_voc and not place.names and not are_named:
         remedy = "write the names into a data.yaml or a classes.txt, or say " + Arg("class_names")
+        remedy += ", or, for pictures without boxes, " + Arg("layout", "flat")
         raise wrong_input(place.path, "a YOLO folder without names of classes", remedy=remedy)
     refs: list[ImageRef] = []
     marked: set[str] = set()  # annotation files of the pictures, without endings
@@ -63,6 +64,10 @@ def beside_rows(
             continue
         marked.add(_mark(place, path))
     marks = _annotation_files(place, marked)
+    if marks and marks.keys().isdisjoint(marked):
+        problem = f"whose annotations in {place.marks!r} have other paths than its pictures"
+        remedy = "give each file the path of its picture, or say " + Arg("layout", "flat")
+        raise wrong_input(place.path, problem, remedy=remedy)
     if place.marks:
         yield from (Skipped(WITHOUT_IMAGE, ANY) for _ in marks.keys() - marked)
 

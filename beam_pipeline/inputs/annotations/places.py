@@ -38,8 +38,8 @@ _EXPECTED = {
     YOLO: "a data.yaml, or a folder with images/ and labels/",
     VOC: "a folder with JPEGImages/ and Annotations/, or with .xml files beside the pictures",
 }
-# Files that show the format of a folder, and levels of folders that are searched.
-_SOME_FILES, _LEVELS = 20, 4
+# Files of a folder that are seen and read to find its format, and levels of folders below.
+_SEEN_FILES, _SOME_FILES, _LEVELS = 1000, 20, 4
 _YAML_BYTES = 1 << 20
 
 
@@ -137,7 +137,7 @@ class _Search:
         for (images, marks), form in _PAIRS.items():
             if marks in inner and (images in inner or self._source.image_root):
                 own = storage.join(folder, inner[marks])
-                some = itertools.islice(storage.files_below(own), _SOME_FILES)
+                some = itertools.islice(storage.files_below(own), _SEEN_FILES)
                 # Labels may all be empty.
                 is_described = form == YOLO and config is not None
                 if is_described or self._shows(form, (file.path for file in some)):
@@ -186,17 +186,18 @@ class _Search:
 
     def _described(self, path: str, config: Mapping[str, Any]) -> list[Place]:
         """Returns the places that the splits of a data.yaml name; [] if it names no split."""
+        home = self._source.image_root or storage.parent_of(path)
         keys: dict[str, list[str]] = {}  # folder or list of pictures → its splits
         absent = []
         for key in _SPLIT_KEYS:
             given = config.get(key) or ()
             for value in [given] if isinstance(given, str) else given:
-                if found := self._existing(str(config.get("path", "")), str(value)):
+                if found := _existing(home, str(config.get("path", "")), str(value)):
                     keys.setdefault(found, []).append(key)
                 else:
                     absent.append(f"{key}: {value}")
         if absent and not keys:
-            problem = f"whose pictures, {absent[0]!r}, are not in {self._root!r}"
+            problem = f"whose pictures, {absent[0]!r}, are not in {home!r}"
             remedy = "name the folder above them by " + Arg("image_root") + ", or fix the line"
             raise wrong_input(path, problem, remedy=remedy)
         shared = [" and ".join(splits) for splits in keys.values() if len(splits) > 1]
@@ -214,17 +215,18 @@ class _Search:
             notes = []
         return places
 
-    def _existing(self, folder: str, value: str) -> str:
-        """Returns the folder or file below the root that a data.yaml names; "" without any."""
-        for name in (f"{folder}/{value}", value, re.sub(r"^(\.{1,2}/)+", "", value)):
-            below = posixpath.normpath(name.removeprefix(f"{self._root}/")).lstrip("/")
-            path = storage.join(self._root, below)
-            if below.startswith("..") or not (storage.is_folder(path) or storage.exists(path)):
-                continue
-            inner = storage.join(path, "images")
-            has_images = "images" in below.split("/") or not storage.is_folder(inner)
-            return path if has_images else inner
-        return ""
+
+def _existing(home: str, folder: str, value: str) -> str:
+    """Returns the folder or file below `home` that a data.yaml names; "" without any."""
+    for name in (f"{folder}/{value}", value, re.sub(r"^(\.{1,2}/)+", "", value)):
+        below = posixpath.normpath(name.removeprefix(f"{home}/")).lstrip("/")
+        path = storage.join(home, below)
+        if below.startswith("..") or not (storage.is_folder(path) or storage.exists(path)):
+            continue
+        inner = storage.join(path, "images")
+        has_images = "images" in below.split("/") or not storage.is_folder(inner)
+        return path if has_images else inner
+    return ""
 
 
 def marks_of(path: str, root: str) -> str:

@@ -44,6 +44,7 @@ def shape(root: pathlib.Path, name: str, splits: dict[str, str]) -> list[pathlib
             "yolo": (f"images/{own}/{stem}", f"labels/{own}/{stem}.txt"),
             "yolo roboflow": (f"{own}/images/{stem}", f"{own}/labels/{stem}.txt"),
             "yolo classes": (f"images/{own}/{stem}", f"labels/{own}/{stem}.txt"),
+            "yolo wrapped": (f"x/{own}/images/{stem}", f"x/{own}/labels/{stem}.txt"),
             "yolo lists": (f"images/{stem}", f"labels/{stem}.txt"),
             "voc": (f"JPEGImages/{stem}", f"Annotations/{stem}.xml"),
             "voc devkit": (f"VOCdevkit/VOC2012/JPEGImages/{stem}",
@@ -80,6 +81,8 @@ def shape(root: pathlib.Path, name: str, splits: dict[str, str]) -> list[pathlib
     if name in of_splits:
         inputs = [write(root / "set/data.yaml", of_splits[name] + YAML)][: name != "yolo lists"]
         inputs = inputs or [root / "set"]
+    elif name == "yolo wrapped":
+        write(root / "set/x/data.yaml", of_splits["yolo roboflow"] + YAML)
     elif name == "yolo classes":
         write(root / "set/labels/classes.txt", "\n".join(NAMES) + "\n")
     return inputs
@@ -87,8 +90,8 @@ def shape(root: pathlib.Path, name: str, splits: dict[str, str]) -> list[pathlib
 
 SHAPES = {
     "coco": {}, "coco images": {}, "coco beside": {"val": "valid"}, "yolo": {},
-    "yolo roboflow": {"val": "valid"}, "yolo classes": {}, "yolo lists": {}, "voc": {},
-    "voc devkit": {}, "voc roboflow": {"val": "valid"},
+    "yolo roboflow": {"val": "valid"}, "yolo wrapped": {"val": "valid"}, "yolo classes": {},
+    "yolo lists": {}, "voc": {}, "voc devkit": {}, "voc roboflow": {"val": "valid"},
 }  # fmt: skip
 
 
@@ -159,6 +162,12 @@ def with_files(root: pathlib.Path, **names: Any) -> pathlib.Path:
     return root
 
 
+def moved(root: pathlib.Path, name: str, other: str) -> pathlib.Path:
+    write(root / other, (root / name).read_text())
+    (root / name).unlink()
+    return root
+
+
 def renamed(path: pathlib.Path, name: str, other: str) -> pathlib.Path:
     return write(path, path.read_text().replace(name, other))
 
@@ -223,7 +232,9 @@ def test_a_category_is_unused_only_if_no_file_has_its_boxes(tmp_path):
         (lambda t: yolo_of(t, "", "names: {0: a, 2: b}"), ["names", "each number from 0"]),
         (lambda t: yolo_of(t, "", "names: [a]\nnc: 2"), ["nc 2"]),
         (lambda t: yolo_of(t, "", "names: [a]\ntrain: ../x"), ["'train: ../x'", "image_root"]),
-        (lambda t: yolo_of(t, "", "nc: 2"), ["without names of classes", "class_names"]),
+        (lambda t: yolo_of(t, "", "nc: 2"), ["without names of classes", "class_names", "flat"]),
+        (lambda t: moved(voc_of(t), "Annotations/a.xml", "Annotations/xmls/a.xml"),
+         ["Annotations'", "other paths than its pictures", "layout='flat'"]),
         (lambda t: voc_of(t, voc("a.jpg", [(0, 9, 2, 3, 12)])), ["a.xml", "'xmax'", "3"]),
         (lambda t: voc_of(t, "<annotation><object><name>x</name></object></annotation>"),
          ["a.xml", "no annotation of Pascal VOC"]),
