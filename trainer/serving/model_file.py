@@ -9,7 +9,7 @@ import re
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -17,7 +17,7 @@ import msgspec
 from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.typed import convert
-from trainer.dataset.spec import CARD_FILE, MeanStd, ModelCard
+from trainer.dataset.spec import CARD_FILE, ModelCard
 from trainer.output_errors import output_errors
 
 if TYPE_CHECKING:
@@ -42,14 +42,8 @@ _TRUST = Arg("trust", True) + " if you know where the file comes from"
 _KERAS_ERRORS = (ValueError, TypeError, ImportError, AttributeError, LookupError, OSError)
 
 
-def card_of(
-    data: DescribedSplit,
-    training: Mapping[str, Any] | None = None,
-    step: int = 0,
-    compiled: bool = False,
-    target_mean_std: MeanStd | None = None,
-) -> ModelCard:
-    """Returns the card of a model that was trained with `data`; the others are as in the card."""
+def card_of(data: DescribedSplit, **known: Any) -> ModelCard:
+    """Returns the card of a model that was trained with `data`; `known` are its other fields."""
     dataset = data.subset.dataset
     return ModelCard(
         data.classes,
@@ -57,13 +51,10 @@ def card_of(
         dataset.image_feature,
         dataset.label_feature,
         dataset.fingerprint,
-        training or {},
-        step,
-        compiled,
-        dataset.target,
-        dataset.target_shape,
-        dataset.column,
-        target_mean_std,
+        target=dataset.target,
+        target_shape=dataset.target_shape,
+        column=dataset.column,
+        **known,
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
+import functools
 import hashlib
 import io
 import json
@@ -18,6 +20,7 @@ from imageshards.errors import Arg, UserError
 from imageshards.images.options import EXTENSIONS, passed_over
 from imageshards.manifest import VALIDATION_NAMES
 from imageshards.template import fields, fill
+from imageshards.text import counted
 from trainer.dataset.spec import ModelCard, ModelInputs, input_name
 
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".pq")
@@ -26,6 +29,8 @@ _PACKED = (".tgz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 # Columns whose values are the keys of rows, as in a build.
 _KEYS = ("key", "id")
 _SEPARATORS = ",;\t"
+# The first rows of a table, of which one must name an existing picture.
+_LOOKED_AT = 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,10 +171,11 @@ def _local_files(folder: str, prefix: int) -> Iterator[str]:
 
 
 def _of_table(path: str, image_path: str | None, key_column: str | None) -> Pictures:
-    rows = _read_table(path)
-    if not rows:
+    found = _read_table(path)
+    if not found:
         raise _refused(path, "which has no row", "a row for each picture")
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    names = list(dict.fromkeys(name for row in found for name in row))
+    rows = [{name: "" if (c := row.get(name)) is None else c for name in names} for row in found]
     image_path = image_path or _found_path(path, names, rows[0])
     used = fields(image_path)
     keys = [*filter(None, [key_column]), *(name for name in _KEYS if name in names)]
@@ -179,30 +185,46 @@ def _of_table(path: str, image_path: str | None, key_column: str | None) -> Pict
         if name is not None and name not in names:
             expected = f"columns among {', '.join(names)}"
             raise UserError(argument=argument, received=f"the column {name!r}", expected=expected)
-    folder = storage.parent_of(path)
+    keys = [fill(image_path if key is None else f"{{{key}}}", row) for row in rows]
     # A row without a cell of its path names no picture, and becomes a row with an error.
-    cells = [all(row.get(name) not in (None, "") for name in used) for row in rows]
-    paths = [fill(image_path, row) if whole else "" for whole, row in zip(cells, rows, strict=True)]
-    files = [
-        one if os.path.isabs(one) or "://" in one else storage.join(folder, one) for one in paths
-    ]
+    paths = [fill(image_path, r) if all(r[one] != "" for one in used) else "" for r in rows]
+    files = [p if os.path.isabs(p) or "://" in p else _beside(path, p) for p in paths]
+    _check_some_exist(path, files[:_LOOKED_AT])
 
     def read(number: int) -> bytes:
-        if not cells[number]:
+        if not paths[number]:
             raise ValueError(f"the row has no {' or no '.join(used)}")
         return storage.read(files[number])
 
-    texts = (
-        paths if key is None else ["" if row.get(key) is None else str(row[key]) for row in rows]
-    )
     return Pictures(
-        texts,
+        keys,
         read,
         lambda number: _by_input(rows[number]),
         {*map(input_name, names)},
         key or "key",
-        identity=_digest([texts, files, rows]),
+        identity=_digest([keys, files, rows]),
     )
+
+
+def _beside(table: str, path: str) -> str:
+    return storage.join(storage.parent_of(table), path)
+
+
+def _check_some_exist(table: str, files: Sequence[str]) -> None:
+    """Refuses a table whose paths begin in another folder, before each row becomes an error."""
+
+    def is_there(file: str) -> bool:
+        with contextlib.suppress(OSError):
+            return storage.exists(file)
+        return False
+
+    if not any(storage.map_concurrently(is_there, files)):
+        raise _refused(
+            table,
+            f"of whose first {counted(len(files), 'picture')} none exists, not even {files[0]!r}",
+            "paths relative to the table",
+            "say how a path follows from columns by " + Arg("image_path", "FOLDER/{COLUMN}.jpg"),
+        )
 
 
 def _found_path(path: str, names: Sequence[str], row: Mapping[str, Any]) -> str:
@@ -257,24 +279,21 @@ def _csv_rows(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _of_archive(path: str) -> Pictures:
+    reads: dict[str, Callable[[], bytes]] = {}
     try:
         local = storage.local_copy(path)
         if path.lower().endswith(".zip"):
+            # Several threads may read Python's ZipFile.
             packed = zipfile.ZipFile(local)
-            names = [one.filename for one in packed.infolist() if not one.is_dir()]
-            # Python's zipfile may be read by several threads.
-            reads: dict[str, Any] = {name: (packed.read, name) for name in names}
+            reads = {name: functools.partial(packed.read, name) for name in packed.namelist()}
         else:
             # "r:" refuses a compressed archive, whose members cannot be read by range.
             with tarfile.open(local, "r:") as members:
-                files = [one for one in members if one.isreg()]
-            reads = {
-                # `tar cf all.tar .` puts "./" before each name.
-                one.name.removeprefix("./"): (
-                    storage.read_range, local, one.offset_data, one.offset_data + one.size
-                )
-                for one in files
-            }  # fmt: skip
+                for one in filter(tarfile.TarInfo.isreg, members):
+                    begin, end = one.offset_data, one.offset_data + one.size
+                    # `tar cf all.tar .` puts "./" before each name.
+                    name = one.name.removeprefix("./")
+                    reads[name] = functools.partial(storage.read_range, local, begin, end)
     except (OSError, tarfile.TarError, zipfile.BadZipFile) as e:
         raise _refused(path, f"which cannot be read ({e})", "a whole .tar or .zip") from e
     keys = sorted(filter(_is_picture, reads))
@@ -283,14 +302,13 @@ def _of_archive(path: str) -> Pictures:
         raise _refused(path, "an archive without pictures", expected)
 
     def read(number: int) -> bytes:
-        function, *arguments = reads[keys[number]]
         try:
-            return bytes(function(*arguments))
+            return reads[keys[number]]()
+        # zipfile's errors for damage, for a password, and for an unknown compression.
         except (zipfile.BadZipFile, RuntimeError, NotImplementedError) as e:
             raise ValueError(str(e)) from e
 
-    stat = os.stat(local)
-    return Pictures(keys, read, identity=_digest([keys, stat.st_size]))
+    return Pictures(keys, read, identity=_digest([keys, os.path.getsize(local)]))
 
 
 def _by_input(columns: Mapping[str, Any]) -> dict[str, Any]:

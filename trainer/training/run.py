@@ -252,9 +252,13 @@ def publish(config: RunConfig, run: Run, built: Built, metrics: MetricsFile) -> 
 
 def _save(config: RunConfig, run: Run, built: Built, name: str, step: int) -> None:
     # A user's compiled model outputs values in their own unit, without mean and deviation.
-    mean_std = run.train.subset.target_mean_std if built.is_ours else None
-    training = dataclasses.asdict(config)
-    card = card_of(run.train, training, step, not built.is_ours, mean_std)
+    card = card_of(
+        run.train,
+        training=dataclasses.asdict(config),
+        step=step,
+        compiled=not built.is_ours,
+        target_mean_std=run.train.subset.target_mean_std if built.is_ours else None,
+    )
     save_model(built.model, storage.join(config.output, name), card)
 
 
