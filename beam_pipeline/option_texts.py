@@ -60,6 +60,17 @@ class ColumnSpec:
         return f"{self.name}:{self.kind}{size}{scale}"
 
 
+def label_group(regex: re.Pattern[str]) -> str | int | None:
+    """Returns the group of `--label_regex` that captures the label; None if there is none.
+
+    The group is called `label`, or is the first one that is called neither `split` nor `group`.
+    """
+    if "label" in regex.groupindex:
+        return "label"
+    taken = {regex.groupindex.get("split"), regex.groupindex.get("group")}
+    return next((i for i in range(1, regex.groups + 1) if i not in taken), None)
+
+
 def beam_flag(name: str) -> Arg:
     """Returns a flag of Beam for the text of an error."""
     # Unlike our own options, it keeps its dashes in Python: there it is a text in `beam_args`.
@@ -152,6 +163,13 @@ def parse_extensions(text: str) -> tuple[str, ...]:
     if not all(names):
         raise invalid("extensions", repr(text), "a list as in jpg,png")
     return tuple("." + name for name in names)
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Parses `city,zip` into the names of columns."""
+    if not (names := split_names(text)):
+        raise invalid("drop_column", repr(text), "names of columns, as in city,zip")
+    return names
 
 
 def parse_globs(text: str) -> tuple[str, ...]:

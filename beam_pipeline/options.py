@@ -11,6 +11,7 @@ from typing import Annotated
 from beam_pipeline import option_texts
 from beam_pipeline.option_texts import ColumnSpec as ColumnSpec
 from beam_pipeline.option_texts import invalid
+from beam_pipeline.option_texts import label_group as label_group
 from beam_pipeline.url_options import UrlOptions as UrlOptions
 from imageshards import storage
 from imageshards.bounds import MAX_SHARDS
@@ -38,7 +39,7 @@ TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".pq")
 FILE_FLAGS = ("extensions", "exclude_glob")
 TABLE_FLAGS = (
     "image_column", "image_path", "label_column", "key_column", "split_column", "group_column",
-    "columns", "allow_any_path", "bbox_format",
+    "columns", "drop_column", "allow_any_path", "bbox_format",
 )  # fmt: skip
 LABELS = (ONE, NONE, SEVERAL)
 # How a table gives boxes: as sides from 0 to 1, as sides in pixels, or as a corner and a size in
@@ -49,17 +50,6 @@ RELATIVE, PIXELS, XYWH = "relative", "pixels", "xywh"
 def is_split_name(name: str) -> bool:
     """Returns whether a split may have this name, which becomes part of file names."""
     return SPLIT_NAME.fullmatch(name) is not None
-
-
-def label_group(regex: re.Pattern[str]) -> str | int | None:
-    """Returns the group of `--label_regex` that captures the label; None if there is none.
-
-    The group is called `label`, or is the first one that is called neither `split` nor `group`.
-    """
-    if "label" in regex.groupindex:
-        return "label"
-    taken = {regex.groupindex.get("split"), regex.groupindex.get("group")}
-    return next((i for i in range(1, regex.groups + 1) if i not in taken), None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,11 +116,14 @@ class InputOptions:
         "(default: none)",
         metavar="NAME")] = None
     columns: Annotated[tuple[ColumnSpec, ...] | None, Option(
-        "extra columns to store, each as name:int, name:float or name:string. Append [] for a list "
-        "of any length, [N] for a list of N values, and :zscore or :minmax to scale floats. "
-        "Example: age:float:zscore,tokens:int[] (default: all remaining columns, with types from "
-        "the first rows)",
+        "types of columns, each as name:int, name:float or name:string. Append [] for a list of "
+        "any length, [N] for a list of N values, and :zscore or :minmax to scale floats. Example: "
+        "age:float:zscore,tokens:int[]. The types of all remaining columns follow from the first "
+        "rows. '' stores no column at all",
         parse=option_texts.parse_columns, metavar="SPECS")] = None
+    drop_column: Annotated[tuple[str, ...], Option(
+        "columns not to store, with commas between them. The flag may be repeated (default: none)",
+        parse=option_texts.parse_names, action="extend", metavar="A,B")] = ()
     bbox_format: Annotated[str, Option(
         "how a table stores bounding boxes. relative: columns xmin, ymin, xmax, ymax from 0 to 1. "
         "pixels: the same columns in pixels. xywh: columns x, y, width (or w), height (or h) in "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import os
 import pickle
 import tempfile
@@ -49,7 +50,7 @@ from beam_pipeline.planning.plan import PLAN_NAME, ShardPlan
 from beam_pipeline.planning.refs import RefBatch
 from beam_pipeline.planning.strata import SampleImages
 from beam_pipeline.planning.transforms import AssignSplits, PlanShards, survey_and_plan
-from beam_pipeline.progress import class_line, reasons
+from beam_pipeline.progress import MOST_VALUES, class_line, column_lines, reasons
 from beam_pipeline.runners.runner import Runner
 from beam_pipeline.shards.record import byte_versions
 from beam_pipeline.shards.transforms import WriteBalancedTFRecord
@@ -264,8 +265,8 @@ def listing_options(source: InputOptions) -> dict[str, Any]:
     if source.columns is not None:
         listing["columns"] = [dataclasses.asdict(column) for column in source.columns]
     # Manifests record these options only where they are given.
-    for name in ("image_path", "image_root", "labels"):
-        if listing[name] is None:
+    for name in ("image_path", "image_root", "labels", "drop_column"):
+        if not listing[name]:
             del listing[name]
     if source.label == ONE:
         del listing["label"], listing["label_separator"]
@@ -287,38 +288,60 @@ def plan_only(options: BuildOptions, runner: Runner) -> str:
         excluded = selection.share_keys(options.exclude, folder) if options.exclude else None
         listed = list_batches(pipeline, options, schemas, excluded, folder)
         batches = listed.batches
-        checked = [
-            batches | "CheckColumns" >> beam.FlatMap(_check_columns, columns),
-            *listed.checked,
-        ]
+        cells = batches | "CheckColumns" >> beam.FlatMap(_check_columns, columns)
         # The checks are side inputs of the last step, which therefore runs only after all passed.
         path = os.path.join(folder, "plan")
         survey_and_plan(batches, options.shard_options({})) | "Write" >> beam.Map(
             _write_plan,
             pvalue.AsIter(listed.skipped | "Skipped" >> beam.Flatten()),
             path,
-            *map(pvalue.AsIter, checked),
+            *map(pvalue.AsIter, (cells, *listed.checked)),
         )
         runner.run(pipeline)
         # A local pipeline returns no elements, so its last step leaves the plan in a file.
         with open(path, "rb") as file:
-            plan, skipped = pickle.load(file)
+            plan, skipped, counts = pickle.load(file)
     warnings = [text for schema in schemas if schema for text in schema.warnings]
-    return plan_table(plan, skipped, options, warnings)
+    extra = column_lines([(c.name, c.kind, c.shape) for c in columns], *counts)
+    return plan_table(plan, skipped, options, warnings, extra)
 
 
-def _check_columns(batch: RefBatch, columns: Sequence[ColumnSpec]) -> Iterator[Any]:
-    if columns:
-        # `to_record_batches` is lazy: its errors appear when its batches are read.
-        collections.deque(to_record_batches(batch, columns), maxlen=0)
-    yield from ()
+# Column → rows without a number, and different texts up to `MOST_VALUES`.
+_Cells = dict[str, tuple[int, set[str]]]
+
+
+def _check_columns(batch: RefBatch, columns: Sequence[ColumnSpec]) -> Iterator[_Cells]:
+    if not columns:
+        return
+    # `to_record_batches` is lazy: its errors appear when its batches are read.
+    collections.deque(to_record_batches(batch, columns), maxlen=0)
+    found: _Cells = {}
+    for column in (each for each in columns if each.shape == ()):
+        cells = [(ref.columns or {}).get(column.name) for ref in batch.refs]
+        texts = {cell for cell in cells if isinstance(cell, str)}
+        missing = sum(cell != cell for cell in cells)
+        found[column.name] = missing, set(itertools.islice(sorted(texts), MOST_VALUES))
+    yield found
+
+
+def _cells_of(checked: Iterable[_Cells]) -> tuple[dict[str, int], dict[str, int]]:
+    """Returns column → missing numbers, and column → different texts, of all batches."""
+    missing, texts = collections.Counter[str](), collections.defaultdict[str, set[str]](set)
+    for name, (count, some) in (cells for batch in checked for cells in batch.items()):
+        missing[name] += count
+        texts[name] |= some if len(texts[name]) < MOST_VALUES else set()
+    return dict(missing), {name: len(found) for name, found in texts.items()}
 
 
 def _write_plan(
-    plan: ShardPlan, skipped: Iterable[Mapping[str, int]], path: str, *checked: Iterable[Any]
+    plan: ShardPlan,
+    skipped: Iterable[Mapping[str, int]],
+    path: str,
+    cells: Iterable[_Cells],
+    *checked: Iterable[Any],
 ) -> None:
     with open(path, "wb") as file:
-        pickle.dump((plan, list(skipped)), file)
+        pickle.dump((plan, list(skipped), _cells_of(cells)), file)
 
 
 def plan_table(
@@ -326,8 +349,9 @@ def plan_table(
     skipped: Iterable[Mapping[str, int]],
     options: BuildOptions,
     warnings: Iterable[str],
+    columns: Sequence[str] = (),
 ) -> str:
-    """Returns the text of a plan: splits, classes, files passed over, and warnings."""
+    """Returns the text of a plan: splits, classes, columns, files passed over, and warnings."""
     rows = []
     for split, shards in plan.num_shards.items():
         numbers = (shards, plan.images[split], *plan.images_per_shard(split))
@@ -337,7 +361,7 @@ def plan_table(
         for split in plan.num_shards
     }
     header = ["split", "shards", "images", "min/shard", "max/shard"]
-    lines = [text_table(header, rows), class_line(counts, plan.label)]
+    lines = [text_table(header, rows), class_line(counts, plan.label), *columns]
     passed_over, names = counts_and_names(skipped)
     if passed_over:
         lines.append(for_output("files skipped" + reasons(passed_over)))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from imageshards.index import IS_ORIGINAL
-from imageshards.manifest import NONE, ONE, SEVERAL, Manifest
+from imageshards.manifest import NONE, OBJECT_PREFIX, ONE, RECORD_NAMES, SEVERAL, Manifest
 from imageshards.manifest.file import keeps_jpegs
 from imageshards.progress import activity_line, rate_line
 from imageshards.reporting.sections import class_counts, split_table
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 # If there are more classes, the summary names only the largest and the smallest.
 _MAX_SHOWN_CLASSES = 20
+# A plan counts the different texts of a column up to this number.
+MOST_VALUES = 1000
+_TYPES = {"int64": "int", "float32": "float", "string": "text"}
 
 
 def pool_line(pool: LocalPool) -> Callable[[], str]:
@@ -85,6 +88,8 @@ class BuildSummary:
 
 def final_table(manifest: Manifest, seconds: float, reused: int) -> str:
     lines = [split_table(manifest), class_line(class_counts(manifest), manifest.label)]
+    extra = [(n, f.dtype, f.shape) for n, f in manifest.features.items() if n not in RECORD_NAMES]
+    lines += column_lines(extra, manifest.source.missing)
     listed = manifest.listed
     rejects, skipped = manifest.rejects, manifest.skipped
     rejected = f"{sum(rejects.values()):,} rejected" + reasons(rejects)
@@ -121,6 +126,33 @@ def class_line(counts: Mapping[str, Mapping[str, int]], label: str = ONE) -> str
         return f"{text}{min(classes.values()):,} in each"
     (largest, most), *_, (smallest, fewest) = classes.most_common()
     return wrapped(f"{text}largest {largest} {most:,}, smallest {smallest} {fewest:,}")
+
+
+def column_lines(
+    columns: Sequence[tuple[str, str, tuple[int, ...] | None]],
+    missing: Mapping[str, int],
+    values: Mapping[str, int] | None = None,
+) -> list[str]:
+    """Returns a line with the extra columns and their types: `columns: price float, 3 missing`.
+
+    `columns` are (name, type, shape), `values` is column → different texts. Boxes are one word.
+    """
+    named = []
+    for name, kind, shape in columns:
+        if name.startswith(OBJECT_PREFIX):
+            continue
+        size = "" if shape == () else f"[{shape[0] if shape else ''}]"
+        text = f"{shortened(name, 40)} {_TYPES.get(kind, kind)}{size}"
+        if count := missing.get(name):
+            text += f", {count:,} missing"
+        if count := (values or {}).get(name):
+            text += f", {counted(count, 'value')}" if count < MOST_VALUES else ", many values"
+        named.append(text)
+    if any(name.startswith(OBJECT_PREFIX) for name, *_ in columns):
+        named.append("boxes")
+    more = [f"{len(named) - _MAX_SHOWN_CLASSES:,} more"] if len(named) > _MAX_SHOWN_CLASSES else []
+    shown = "; ".join(named[:_MAX_SHOWN_CLASSES] + more)
+    return [wrapped(f"columns: {shown}")] if named else []
 
 
 def reasons(counts: Mapping[str, int]) -> str:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from beam_pipeline.columns.export import LABEL_IDS, LABEL_TEXT
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.planning.refs import ImageRef, RefBatch
-from imageshards.errors import Arg, UserError
+from imageshards.errors import UserError
 from imageshards.progress import note_activity
 from imageshards.text import shortened
 
@@ -140,5 +140,5 @@ def _wrong_value(ref: ImageRef, row: Any, spec: ColumnSpec) -> UserError:
     return UserError(
         f"column {spec.name!r} of {ref.key!r} received {received}",
         expected=expected,
-        remedy="fix the row or leave the column out of " + Arg("columns"),
+        remedy="fix the row or leave the column out",
     )

@@ -202,6 +202,8 @@ class Preprocess:
             }
         else:
             function = module.load()
+            # TFT refuses the table of the labels in a graph that has a vocabulary of its own.
+            labels = self._label_ids(inputs)
             try:
                 found: Any = function(dict(inputs))
             except Exception as e:
@@ -211,10 +213,13 @@ class Preprocess:
                 did = f"returned a {type(found).__name__}"
                 raise _bad_function(module.name, did, "a dict from feature names to tensors")
             outputs = {name: _checked_output(name, t, module.name) for name, t in found.items()}
+            return labels | outputs
+        return self._label_ids(inputs) | outputs
+
+    def _label_ids(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         if self.label == NONE:
-            return outputs
-        ids = label_id(inputs[LABEL_TEXT], str(PLACEHOLDER))
-        return {LABEL_IDS[self.label]: ids, **outputs}
+            return {}
+        return {LABEL_IDS[self.label]: label_id(inputs[LABEL_TEXT], str(PLACEHOLDER))}
 
 
 def _default_feature(tensor: Any, spec: ColumnSpec) -> Any:

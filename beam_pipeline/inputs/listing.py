@@ -34,6 +34,7 @@ from beam_pipeline.inputs.layout import (
 from beam_pipeline.inputs.tables.references import read_refs
 from beam_pipeline.inputs.tables.rows import Part, parts
 from beam_pipeline.inputs.tables.schema import TableSchema, read_schema, table_files
+from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import (
     ANNOTATIONS,
     ARCHIVES,
@@ -94,9 +95,16 @@ def schemas_of(
             found = dataclasses.replace(found, class_names=names)
         schemas.append(found)
     columns = [schema.columns if schema else () for schema in schemas]
+    dropped = {name for schema in schemas if schema for name in schema.dropped}
+    for name in sources[0].drop_column if any(schemas) else ():
+        if name not in dropped:
+            known = ", ".join(repr(column.name) for column in columns[0])
+            received = f"{name!r}, which is no extra column of any " + Arg("input")
+            raise invalid("drop_column", received, f"one of {known or 'none'}")
     for source, given in zip(sources[1:], columns[1:], strict=True):
         if set(given) != set(columns[0]):
-            remedy = "say which by " + Arg("columns") + ", '' for none"
+            remedy = "leave out what differs by " + Arg("drop_column") + ", or store none by "
+            remedy = remedy + Arg("columns", "")
             pair = (sources[0].input, columns[0]), (source.input, given)
             raise different_columns(*pair, "the same ones in all", remedy)
     return tuple(schemas)

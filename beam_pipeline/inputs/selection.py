@@ -128,6 +128,12 @@ class SelectImages(beam.PTransform):
             )
             check = Check(check_classes, [*self._class_map], sorted(self._dropped))
             checked.append(labels | "CheckClassMap" >> check)
+        if self._excluded is not None:
+            exclude = beam.ParDo(_ExcludeFn(self._excluded, stores))
+            split = batches | "Exclude" >> exclude.with_outputs("skipped", "found", main="batches")
+            batches = split.batches
+            skipped.append(split.skipped)
+            checked.append(split.found | "CheckExcluded" >> Check(check_excluded, self._excluded))
         if self._dropped:
             drop = beam.FlatMap(drop_classes, self._dropped)
             kept = batches | "DropClasses" >> drop.with_outputs("skipped", main="batches")
@@ -135,12 +141,6 @@ class SelectImages(beam.PTransform):
             skipped.append(kept.skipped)
         if self._class_map:
             batches = batches | "RenameClasses" >> beam.Map(rename_classes, self._class_map)
-        if self._excluded is not None:
-            exclude = beam.ParDo(_ExcludeFn(self._excluded, stores))
-            split = batches | "Exclude" >> exclude.with_outputs("skipped", "found", main="batches")
-            batches = split.batches
-            skipped.append(split.skipped)
-            checked.append(split.found | "CheckExcluded" >> Check(check_excluded, self._excluded))
         return Selected(batches, tuple(skipped), tuple(checked))
 
 

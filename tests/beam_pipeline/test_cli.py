@@ -44,6 +44,10 @@ CHANGES = {
         {"a, x": "b", "c": "b", "d": "b"},
     ),
     ("--exclude", "/a.txt", "--exclude", "file:///b.txt"): ("exclude", ("/a.txt", "/b.txt")),
+    ("--drop_column", "a,b", "--drop_column", "c\\, d"): (
+        "source.drop_column",
+        ("a", "b", "c, d"),
+    ),
     ("--drop_class", "a,b", "--drop_class", "c\\, d"): ("drop_class", ("a", "b", "c, d")),
     ("--extensions", "*.tif, .PNG,webp"): ("source.extensions", (".tif", ".png", ".webp")),
     ("--exclude_glob", "*_s,a\\,b/**", "--exclude_glob", "old"): ("source.exclude_glob", GLOBS),
@@ -116,6 +120,7 @@ def test_flags_of_beam_are_left_for_beam():
 # What is refused before an input is looked at; a value may have another flag behind it.
 REFUSED = {
     "class_map": ["a", "a=b,a=c", "a=b,b=a", "a=a", "no/such.txt", "a=b --class_map=a=c"],
+    "drop_column": ["", ","],
     "drop_class": ["", "a --class_map=a=b", "b --class_map=a=b", "a --label=none"],
     "image_size": ["", "12x", "-5", "٣", "9" * 5000, "0x6", "16385", "8x9 --resize_mode shortest"],
     "background": ["fff", "##ffffff", "gggggg"],

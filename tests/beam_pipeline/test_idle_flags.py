@@ -89,7 +89,7 @@ VALUES: dict[str, Any] = {
     "image_column": "photo", "label_column": "other", "key_column": "tag", "split_column": "word",
     "group_column": "word", "columns": (), "bbox_format": "pixels", "extensions": (".png",),
     "exclude_glob": ("*x1*",), "allow_any_path": True, "zip_encoding": "gbk",
-    "image_path": "{photo}", "image_root": "/elsewhere",
+    "image_path": "{photo}", "image_root": "/elsewhere", "drop_column": ("word",),
 }  # fmt: skip
 BASE = {"glob": {"label_regex": "(.)"}}
 KINDS = "folders glob tar zip webdataset table pictures dataset coco yolo".split()

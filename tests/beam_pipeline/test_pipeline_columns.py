@@ -70,7 +70,8 @@ def test_columns_of_every_kind_are_in_the_records_and_small_ones_in_the_index(bu
     assert (ages.mean(), ages.std()) == pytest.approx((0, 1), abs=1e-5)
     assert assert_records_are_as_described(built)
     names = read_index(str(built), typed(manifest(built))).column_names
-    assert names[-5:] == ["age", "caption", "image/object/class/label", "meta", "tokens"]
+    of_boxes = ["image/object/class/label", "image/object/class/text"]
+    assert names[-6:] == ["age", "caption", *of_boxes, "meta", "tokens"]
 
 
 def test_boxes_follow_the_picture_and_leave_when_out_of_sight(built):
@@ -90,17 +91,20 @@ PRICES = [None, 1, 2.5, "N/A", 4, 10, "", 7, 2, 3, 5, 6]
 GRADES = [3, None, 1, 2, 0, 4, 1, 2, 3, 0, 1, 2]
 
 
-def test_missing_numbers_are_nan_and_others_are_scaled(tmp_path):
+def test_missing_numbers_are_nan_and_others_are_scaled(tmp_path, capsys):
     with open(tmp_path / "list.csv", "w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["image", "label", "price", "grade", "year", "note"])
         for i, (price, grade) in enumerate(zip(PRICES, GRADES, strict=True)):
             draw(tmp_path / f"{i}.jpg", i)
             rows.writerow([f"{i}.jpg", "ab"[i % 2], price, grade, 2000 + i, "N/A"])
-    scaled = "price:float:zscore,grade:float:minmax,year:int,note:string"
-    output = build_set(
-        tmp_path / "list.csv", tmp_path / "set", "--image_size", "32", "--columns", scaled
-    )
+    flags = ["--image_size", "32", "--columns", "price:float:zscore,grade:float:minmax"]
+    build_set(tmp_path / "list.csv", tmp_path / "set", *flags, "--plan_only")
+    line = "columns: price float, 3 missing; grade float, 1 missing; year int; note text"
+    assert f"{line}, 1\n  value\n" in capsys.readouterr().out
+    output = build_set(tmp_path / "list.csv", tmp_path / "set", *flags)
+    line = "columns: grade float, 1 missing; note text; price float, 3 missing; year int"
+    assert f"{line}\n" in capsys.readouterr().out
     said = manifest(output)
     assert said["features"]["price"] == {"dtype": "float32", "shape": []}
     assert said["source"]["missing"] == {"price": 3, "grade": 1}

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import structs
 
 from beam_pipeline import progress
-from beam_pipeline.progress import final_table, pool_line
+from beam_pipeline.progress import column_lines, final_table, pool_line
 from imageshards.manifest import RECORD_FEATURES, IndexFile, Shard, Split
 from tests.support.manifests import blank
 
@@ -37,6 +37,15 @@ def test_the_final_table_has_splits_rejects_and_speed():
         "14.0 s, 100 images/s, start-up included",
         "warning: 3 things are odd",
     ]
+
+
+def test_columns_are_named_with_type_missing_numbers_and_values():
+    boxes = [(f"image/object/bbox/{side}", "float32", None) for side in ("xmin", "xmax")]
+    columns = [("a", "float", ()), ("b", "string", ()), ("c", "int64", (3,)), *boxes]
+    (line,) = column_lines(columns, {"a": 3}, {"b": 1000, "a": 0})
+    assert line == "columns: a float, 3 missing; b text, many values; c int[3]; boxes"
+    (line,) = column_lines([(f"n{i}", "int", ()) for i in range(30)], {})
+    assert line.endswith("10 more") and column_lines([], {}) == []
 
 
 def test_the_final_table_omits_empty_counts_and_rates_only_new_images(monkeypatch):

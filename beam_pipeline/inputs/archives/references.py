@@ -97,11 +97,10 @@ def webdataset_schema(source: InputOptions) -> TableSchema | None:
     names = {name for _, row in head for name in row}
     if source.label != NONE and source.label_column is None and "cls" in names:
         source = dataclasses.replace(source, label_column="cls")
-    nested: set[str] = set()
-    if source.columns is None:
-        # A record has no feature for a JSON object.
-        nested = {n for _, row in head for n, cell in row.items() if isinstance(cell, dict)}
-        head = [(where, {n: c for n, c in row.items() if n not in nested}) for where, row in head]
+    # A record has no feature for a JSON object.
+    nested = {n for _, row in head for n, cell in row.items() if isinstance(cell, dict)}
+    nested -= {column.name for column in source.columns or ()}
+    head = [(where, {n: c for n, c in row.items() if n not in nested}) for where, row in head]
     found = schema_of_rows(source, head, unused=("key", "split"))
     told = [f"the objects {name!r} in .json members are left out" for name in sorted(nested)]
     return dataclasses.replace(found, warnings=(*found.warnings, *told))

@@ -144,8 +144,8 @@ def checked_boxes(where: str, columns: dict[str, Any], schema: TableSchema) -> d
         problem = f"{where} has columns of boxes with different numbers of values ({counts})"
         remedy = "fix the row"
         if (label := schema.cells_of.get(BOX_CLASS_FEATURE)) is not None:
-            remedy += f", or, if {label!r} does not hold the classes of boxes, leave "
-            remedy += f"{BOX_CLASS_FEATURE} out of " + Arg("columns")
+            remedy += f", or, if {label!r} does not hold the classes of boxes, say "
+            remedy += Arg("drop_column", BOX_CLASS_FEATURE)
         raise UserError(problem, expected="one value of each for each box", remedy=remedy)
     if not all(map(str.strip, columns.get(BOX_CLASS_FEATURE, ()))):
         raise wrong_cell(where, names[BOX_CLASS_FEATURE], "", "a class that is not empty")
@@ -214,6 +214,6 @@ def _rows_differ(
         remedy += Arg("label", NONE)
     else:
         expected = "one value in all rows of an image"
-        remedy = "fix the rows, leave the column out by " + Arg("columns")
+        remedy = "fix the rows, leave the column out by " + Arg("drop_column", column)
         remedy += f", or call it {OBJECT_PREFIX}{column} to keep a value for each box"
     return invalid("input", received, expected, remedy)

@@ -74,7 +74,8 @@ def column_of(name: str, cells: Sequence[tuple[str, Any]]) -> ColumnSpec:
         if "list" in usual and isinstance(cell, str):
             expected += f" ({_AS_LIST})"
         declared = Arg("columns", f"{name}:string")
-        remedy = "fix the row, declare the type by " + declared + " or leave the column out"
+        remedy = "fix the row, declare the type by " + declared + " or leave the column out by "
+        remedy += Arg("drop_column", name)
         more = f", where most rows have values such as {shown(example)}"
         raise wrong_cell(where, name, cell, expected, remedy, more)
     return with_box_type(column)
@@ -178,7 +179,7 @@ def column_of_arrow(name: str, kind: pa.DataType) -> ColumnSpec:
         if is_of(value):
             return with_box_type(ColumnSpec(name, kind_name, shape))
     received = f"the column {name!r} of type {kind}"
-    remedy = "cast it, or name the columns wanted by " + Arg("columns")
+    remedy = "cast it, or leave it out by " + Arg("drop_column", name)
     raise invalid("input", received, "int, float, string or lists of them", remedy)
 
 

@@ -62,6 +62,7 @@ class TableSchema:
     group: str | None
     columns: tuple[ColumnSpec, ...]  # extra columns, which become features
     warnings: tuple[str, ...] = ()  # sentences about the columns, for the user
+    dropped: tuple[str, ...] = ()  # columns that --drop_column leaves out
     several: bool = False  # images have several labels, in lists or texts
     separator: str | None = None  # between several labels in a text
     any_path: bool = False  # rows may name files outside of the folder of their table
@@ -130,8 +131,7 @@ def read_schema(source: InputOptions) -> TableSchema:
     if not found.has_pictures:
         if found.box_a_row and found.key and found.image and source.key_column is None:
             _check_keys(first, found.image, found.key)
-        rows = list(itertools.islice(read_rows(first, found.names), _HINT_ROWS))
-        check_found(first, rows, found)
+        check_found(first, [*itertools.islice(read_rows(first, found.names), _HINT_ROWS)], found)
     return dataclasses.replace(found, root=root)
 
 
@@ -166,10 +166,9 @@ def schema_of_rows(
     roles = table.roles(unused, bool(sides), of_boxes)
     image, label = roles["image"] or "", roles["label"] or ""
     cells_of = {feature: name for feature, name in sides.items() if feature != name}
-    declared = [column.name for column in source.columns or ()]
-    is_wanted = source.columns is None or BOX_CLASS_FEATURE in declared
     of_boxes = of_boxes or label
-    if sides and of_boxes and is_wanted and BOX_CLASS_FEATURE not in names:
+    has_classes = sides and of_boxes and BOX_CLASS_FEATURE not in names
+    if has_classes and BOX_CLASS_FEATURE not in source.drop_column:
         cells_of[BOX_CLASS_FEATURE] = of_boxes
     if source.label == NONE:
         roles["label"] = cells_of.get(BOX_CLASS_FEATURE)
@@ -177,10 +176,10 @@ def schema_of_rows(
         if source.label_column != roles["label"] and source.label_column is not None:
             received = f"{source.label_column!r} with " + Arg("label", NONE)
             raise invalid("label_column", received, remedy="leave one of them out")
-    columns, warnings = table.features(roles, cells_of)
+    columns, dropped, warnings = table.features(roles, cells_of)
     found = TableSchema(
         image, label, roles["key"], roles["split"], roles["group"], columns, warnings,
-        several=source.label == SEVERAL, separator=source.label_separator,
+        dropped, several=source.label == SEVERAL, separator=source.label_separator,
         any_path=source.allow_any_path, image_root=source.image_root,
         has_pictures=image in types and holds_pictures(types[image]),
         bbox_format=source.bbox_format, box_a_row=box_a_row, template=source.image_path or "",
@@ -200,8 +199,8 @@ class _Table(NamedTuple):
 
     def features(
         self, roles: Mapping[str, str | None], cells_of: Mapping[str, str]
-    ) -> tuple[tuple[ColumnSpec, ...], tuple[str, ...]]:
-        """Returns the extra columns, declared by --columns or inferred, and warnings about them."""
+    ) -> tuple[tuple[ColumnSpec, ...], tuple[str, ...], tuple[str, ...]]:
+        """Returns the extra columns, declared by --columns or inferred, dropped ones, warnings."""
         used, label = {*roles.values(), *self.in_template()}, roles["label"]
         values = {name: [(where, row.get(name)) for where, row in self.head] for name in self.names}
         values |= {feature: values[name] for feature, name in cells_of.items()}
@@ -209,27 +208,30 @@ class _Table(NamedTuple):
         # stays, as it has a role, too.
         features = [name for name in self.names if name not in cells_of.values() or name in used]
         features += cells_of
-        columns = self.source.columns
+        declared = {column.name: column for column in self.source.columns or ()}
+        free = [name for name in features if name not in used and name not in declared]
+        # The classes of boxes are a column, too, unless they are dropped.
+        known = {*free, BOX_CLASS_FEATURE} if self.sides() and label else {*free}
+        dropped = [name for name in self.source.drop_column if name in known]
         warnings: list[str] = []
         if self.source.label == ONE and label:
             warnings += _about_labels(label, values[label])
             if label != self.source.label_column and label.strip().lower() not in _USUAL_LABELS:
-                warnings.append(
-                    f"column {label!r} of --input is taken as the label, as no other column is "
-                    "left for it; name another one by --label_column, or say --label none"
-                )
-        if columns is None:
-            kinds = {n: self.types.get(cells_of.get(n, n)) for n in features if n not in used}
-            if BOX_CLASS_FEATURE in cells_of:
-                # Numbers of classes become their names, so the type is text in any case.
-                kinds[BOX_CLASS_FEATURE] = pa.string()
-            columns = tuple(
-                cells.column_of(n, values[n]) if kind is None else cells.column_of_arrow(n, kind)
-                for n, kind in kinds.items()
-            )
-            for spec in columns:
-                warnings += cells.about_commas(spec, values[spec.name])
-            warnings += boxes.about_sizes(columns, cells_of)
+                text = f"column {label!r} of --input is taken as the label, as no other column is "
+                warnings.append(text + "left; name one by --label_column, or say --label none")
+        kinds = {n: self.types.get(cells_of.get(n, n)) for n in free if n not in dropped}
+        if BOX_CLASS_FEATURE in cells_of.keys() & kinds.keys():
+            # Numbers of classes become their names, so the type is text in any case.
+            kinds[BOX_CLASS_FEATURE] = pa.string()
+        inferred = {
+            n: cells.column_of(n, values[n]) if kind is None else cells.column_of_arrow(n, kind)
+            for n, kind in ({} if self.source.columns == () else kinds).items()
+        }
+        for spec in inferred.values():
+            warnings += cells.about_commas(spec, values[spec.name])
+        warnings += boxes.about_sizes([*inferred.values()], cells_of)
+        found = inferred | declared
+        columns = tuple(found[n] for n in dict.fromkeys([*features, *found]) if n in found)
         for column in columns:
             if column.name not in features:
                 raise self.lacks("columns", column.name, features)
@@ -237,22 +239,20 @@ class _Table(NamedTuple):
                 problem = f"with a column {column.name!r}, a name that records use themselves"
                 raise wrong_input(self.source.input, problem, remedy="rename the column")
         boxes.check_box_columns(self.source.input, columns)
-        used |= {cells_of.get(column.name, column.name) for column in columns}
-        if columns and (left_out := [name for name in self.names if name not in used]):
-            text = f"--columns leaves out {_quoted(left_out)} of --input; name what is to stay"
-            warnings.append(text)
-        return columns, tuple(warnings)
+        return columns, tuple(dropped), tuple(warnings)
 
     def lacks(self, argument: str, column: str, names: Sequence[str]) -> UserError:
         received = f"{column!r}, but {self.source.input!r} has the columns {_quoted(names)}"
         return invalid(argument, received)
 
     def sides(self) -> dict[str, str]:
-        """Returns the columns of the sides of boxes; {} if the table or --columns has none."""
+        """Returns the columns of the sides of boxes; {} if the table has none or none is wanted."""
         source = self.source
         sides = boxes.box_sides(source.bbox_format, self.names)
-        declared = source.columns
-        if declared is not None and {column.name for column in declared}.isdisjoint(BOX_FEATURES):
+        # A side is an ordinary number if its column is dropped, or declared without the prefix.
+        others = {column.name for column in source.columns or ()}.difference(BOX_FEATURES)
+        others.update(source.drop_column)
+        if source.columns == () or not others.isdisjoint({*sides, *sides.values()}):
             sides = {}
         if source.bbox_format != RELATIVE and not sides:
             is_sized = source.bbox_format == XYWH
@@ -363,11 +363,11 @@ class _Table(NamedTuple):
 
     def hint(self, role: str, used: Collection[str | None]) -> str:
         """Returns a hint from the first rows of a table that lacks a column."""
+        if any(map(_is_image_name, self.names)):
+            return ": its first line looks like a row, so write a header like image,label above it"
         first = table_files(self.source.input)[0]
         rows = [row for _, row in itertools.islice(self.head or read_rows(first), _HINT_ROWS)]
         values = {name: [row.get(name) for row in rows] for name in self.names}
-        if any(map(_is_image_name, self.names)):
-            return ": its first line looks like a row, so write a header like image,label above it"
         if role == "image":
             if template := proposed_template(folder_of(first, self.source.image_root), rows):
                 return ", or " + Arg("image_path", template)

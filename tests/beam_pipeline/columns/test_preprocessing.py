@@ -30,6 +30,8 @@ def preprocessing_fn(inputs):
     return {
         "double": x * Settings().times,
         "outer": tf.stack([tf.stack([x, -x], 1)] * 2, 1),
+        # A vocabulary of its own does not disturb the labels'.
+        "word": tft.compute_and_apply_vocabulary(tf.strings.as_string(inputs["number"])),
         "label length": tf.cast(tf.strings.length(inputs["image/class/text"]), tf.int64),
         "kept": inputs["times"],
         "ragged": tf.RaggedTensor.from_sparse(inputs["times"]),
@@ -63,6 +65,7 @@ def test_module_outputs_replace_the_columns(through_module):
             "kept": [i] * i,
             "ragged": [i] * i,
             "mean": [2.0],
+            "word": [4 - i],  # of equally frequent words the last comes first
         }
     features = exported_features(transform_dir)
     assert features["outer"] == FeatureSpec("float32", (2, 2))

@@ -74,8 +74,9 @@ def test_planted_copies_are_found_and_shown_leaks_first(found):
         assert words in page.text
     # The page and exclude.txt agree about each image.
     keys = (found / "exclude.txt").read_text().splitlines()
-    assert page.text.count("train, goes") == len(keys) == 3
-    assert page.text.count("train, to check") == 1
+    assert page.text.count("train, goes: exclude.txt leaves it out") == len(keys) == 3
+    assert "exclude.txt has 3 keys" in page.text
+    assert page.text.count("train, to check: not in exclude.txt") == 1
 
 
 def test_a_build_with_the_keys_file_excludes_the_duplicates(built, found, tmp_path):

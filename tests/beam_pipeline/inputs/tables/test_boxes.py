@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from beam_pipeline.inputs.listing import schema_of
-from beam_pipeline.options import ColumnSpec, InputOptions
+from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef
 from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, BOX_LABEL_FEATURE
 from tests.support.errors import refused
@@ -77,7 +77,7 @@ def test_a_table_in_pixels_whose_boxes_are_shares_is_refused(
 
 
 OF_TWO = row(CORNERS, (0, 0, 1, 1), (0, 0, 0.5, 0.5))
-UNDECLARED = tuple(ColumnSpec(side, "float", None) for side in BOX_FEATURES)
+UNDECLARED = {"drop_column": (BOX_CLASS_FEATURE,)}
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ UNDECLARED = tuple(ColumnSpec(side, "float", None) for side in BOX_FEATURES)
         ({BOX_CLASS_FEATURE: ["car"]}, {}, [BOX_CLASS_FEATURE + " 1", "xmin 2"]),
         ({BOX_CLASS_FEATURE: ["car", " "]}, {}, [BOX_CLASS_FEATURE, "''"]),
         ({"image/object/age": [1, 2, 3]}, {}, ["image/object/age 3"]),
-        ({"label": ["a"]}, SEVERAL, ["label 1", "xmin 2", "columns"]),
+        ({"label": ["a"]}, SEVERAL, ["label 1", "xmin 2", "drop_column"]),
         ({"label": ["a", "b", "c"]}, {"label": "none"}, ["label 3"]),
         ({"label": "a|b|c"}, {"label_separator": "|"}, ["label 3"]),
         ({BOX_LABEL_FEATURE: [0.5, 1]}, {}, [BOX_LABEL_FEATURE, "expected int"]),
@@ -97,10 +97,10 @@ def test_columns_of_boxes_have_a_value_for_each_box(tmp_path, more, options, wor
     path = write(tmp_path / "m.jsonl", OF_TWO | more)
     with refused("", "line 1", *words):
         listed(path, **options)
-    if "columns" in words:  # the remedy: the list is not of the boxes
+    if "drop_column" in words:  # the remedy: the list is not of the boxes
         sides = dict(zip(("xmin", "ymin", "xmax", "ymax"), BOX_FEATURES, strict=True))
         renamed = {sides.get(name, name): value for name, value in OF_TWO.items()}
-        ref = first(write(path, renamed | more), columns=UNDECLARED, **options)
+        ref = first(write(path, renamed | more), **options, **UNDECLARED)
         assert (ref.label, ref.box_labels) == (("a",), ())
 
 
@@ -167,11 +167,11 @@ def test_the_label_of_a_row_with_one_box_is_the_class_of_the_box(tmp_path, label
     ref = first(path, **options)
     assert dict(ref.columns or {})[BOX_CLASS_FEATURE] == ["b"]
     assert ref.label == (("b",) if options else "b")
-    bare = first(path, columns=UNDECLARED, **options)
+    bare = first(path, **options, **UNDECLARED)
     assert bare.label == ref.label and bare.columns and BOX_CLASS_FEATURE not in bare.columns
     two = "a|b" if "label_separator" in options else ["a", "b"]
     if options:
-        with refused("", "label 2", "xmin 1", "columns"):
+        with refused("", "label 2", "xmin 1", "drop_column"):
             listed(write(path, one(CORNERS, 0, 0, 1, 1) | {"label": two}), **options)
 
 

@@ -144,7 +144,7 @@ def test_cells_fit_the_type_that_is_inferred_from_them(cells):
     ids=str,
 )  # fmt: skip
 def test_arrow_types_are_taken_as_they_are_or_refused_by_name(kind, expected):
-    with contextlib.nullcontext() if expected else refused("input", "'c'", "columns"):
+    with contextlib.nullcontext() if expected else refused("input", "drop_column='c'"):
         assert column_of_arrow("c", kind) == expected
 
 

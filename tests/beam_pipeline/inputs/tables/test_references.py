@@ -200,15 +200,19 @@ def test_names_of_roles_are_found_in_any_case_and_first_in_the_exact_one(tmp_pat
     assert (ref.key, ref.label, ref.columns) == ("y", "b", {"Label": "a", "PATH": "x"})
 
 
-def test_only_the_columns_named_are_taken(tmp_path):
+def test_declared_columns_have_their_type_and_dropped_ones_are_not_stored(tmp_path):
     path = text(tmp_path / "m.csv", "image,label,age,zip,junk\nx,a,1,007,?\n")
     (ref,) = refs(path, columns=(ColumnSpec("zip", "string"), ColumnSpec("age", "float")))
-    assert ref.columns == {"zip": "007", "age": 1.0}
+    assert ref.columns == {"age": 1.0, "zip": "007", "junk": "?"}
+    (ref,) = refs(path, columns=(ColumnSpec("age", "float"),), drop_column=("zip", "junk"))
+    assert ref.columns == {"age": 1.0}
+    for name in ("label", "zap", "age"):
+        with refused("drop_column", repr(name), "'zip', 'junk'"):
+            refs(path, columns=(ColumnSpec("age", "float"),), drop_column=(name,))
     assert [ref.columns for ref in refs(path, columns=())] == [None]
     assert [ref.columns for ref in refs(path)] == [{"age": 1, "zip": "007", "junk": "?"}]
 
 
-LEFT_OUT = "--columns leaves out 'zip', 'tags', 'seen'"
 DECIMAL_COMMA = "column 'age' of --input is taken as text"
 DECIMAL_LABELS = "column 'label' of --input has numbers such as 0.37"
 UNDECLARED = 'image,label,age,zip,tags,seen\na,cat,1,007,"[""x""]",0.5\n'
@@ -218,7 +222,7 @@ COMMAS = "image;label;age;note\nx;a;0,5;b\ny;a;2;c, d\n"
 @pytest.mark.parametrize(
     ("content", "columns", "warning"),
     [
-        (UNDECLARED, ("age:int",), LEFT_OUT),
+        (UNDECLARED, ("age:int",), ""),
         (UNDECLARED, None, ""),  # all of them
         (UNDECLARED, (), ""),  # none of them
         (COMMAS, None, DECIMAL_COMMA),
@@ -242,9 +246,9 @@ def test_an_undeclared_column_may_have_an_unsupported_type(tmp_path):
     path = tmp_path / "m.parquet"
     table = pa.table({"image": ["x"], "label": ["a"], "age": [1], "meta": [{"a": 1}]})
     parquet.write_table(table, path)
-    with refused("input", "'meta'", "struct", "columns"):
+    with refused("input", "'meta'", "struct", "drop_column='meta'"):
         refs(path)
-    (ref,) = refs(path, columns=(ColumnSpec("age", "int"),))
+    (ref,) = refs(path, drop_column=("meta",))
     assert ref.columns == {"age": 1}
 
 
@@ -294,13 +298,16 @@ def test_an_id_of_each_box_is_refused_as_key_unless_it_is_named(tmp_path):
 
 def test_columns_may_say_that_plain_sides_are_ordinary_numbers_or_boxes(tmp_path):
     path = text(tmp_path / "m.csv", "image,label,xmin,ymin,xmax,ymax\nx,a,7,8,9,10\n")
-    (ref,) = refs(path, columns=(ColumnSpec("xmin", "int"),))
-    assert ref.columns == {"xmin": 7}
+    (ref,) = refs(path, columns=(ColumnSpec("xmin", "int"),), drop_column=("ymax",))
+    assert ref.columns == {"xmin": 7, "ymin": 8, "xmax": 9}
     declared = tuple(ColumnSpec(name, "float", None) for name in SIDES)
     source = InputOptions(str(path), columns=declared, bbox_format="pixels")
     assert read_schema(source).warnings == ()
     (ref,) = refs(path, columns=declared, bbox_format="pixels")
-    assert ref.columns == dict(zip(SIDES, [[7], [9], [8], [10]], strict=True))
+    sides = dict(zip(SIDES, [[7], [9], [8], [10]], strict=True))
+    assert ref.columns == sides | {CLASS: ["a"]}
+    (ref,) = refs(path, bbox_format="pixels", drop_column=(CLASS,))
+    assert ref.columns == sides
 
 
 BOXES = "image,label,note,image/object/age,xmin,ymin,xmax,ymax\n"
