@@ -26,7 +26,6 @@ from beam_pipeline.commit.staging import OutputState, check_output, read_output_
 from beam_pipeline.commit.transforms import CommitShards
 from beam_pipeline.commit.warnings import counts_and_names, warnings_of
 from beam_pipeline.inputs import selection
-from beam_pipeline.inputs.label_files import LabelImages, share_labels
 from beam_pipeline.inputs.layout import expand_braces, layout_of
 from beam_pipeline.inputs.listing import schemas_of
 from beam_pipeline.inputs.spool import SPOOL_NAME
@@ -130,29 +129,24 @@ def list_batches(
 ) -> selection.Selected:
     """Lists the images of all inputs, without excluded ones, and gives each its class and split."""
     first, *more = zip(options.sources, schemas, strict=True)
-    listing = ListImages(*first, more, spool, draws="splits" in options.given)
+    draws, names = "splits" in options.given, options.plan.class_names
+    listing = ListImages(*first, more, spool, draws, names)
     listed = pipeline | "List" >> listing  # RefBatch, {reason: files}
-    batches, skipped = listed.batches, [listed.skipped]
-    if options.source.labels is not None:
-        shared = share_labels(options.source.labels, spool)
-        labels = LabelImages(shared, options.source.labels, options.plan.class_names)
-        batches, unlabelled = batches | "Label" >> labels
-        skipped.append(unlabelled)
     select = selection.SelectImages(excluded, options.class_map, options.drop_class)
-    selected = batches | "Select" >> select
+    selected = listed.batches | "Select" >> select
     unique = selected.batches | "UniqueKeys" >> selection.RefuseDuplicateKeys()
     checked = (unique, *selected.checked)
     if globs := sorted({glob for source in options.sources for glob in source.exclude_glob}):
         passed_over = listed.skipped | "PassedOver" >> beam.FlatMap(list)
         check = selection.Check(selection.check_globs, globs)
         checked += (passed_over | "CheckGlobs" >> check,)
-    batches, skipped = selected.batches, [*skipped, *selected.skipped]
+    batches, skipped = selected.batches, (listed.skipped, *selected.skipped)
     if options.sample is not None or options.limit is not None:
         sample = SampleImages(options.sample, options.limit, options.plan.salt)
         batches, left_out = batches | "Sample" >> sample
-        skipped.append(left_out)
+        skipped += (left_out,)
     batches = batches | "Split" >> AssignSplits(ShardOptions(plan=options.plan))
-    return selection.Selected(batches, tuple(skipped), checked)
+    return selection.Selected(batches, skipped, checked)
 
 
 def checked_schemas(options: BuildOptions) -> Schemas:

@@ -10,7 +10,7 @@ import csv
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -29,7 +29,6 @@ from imageshards.typed import decode
 # Reason of images without a row, and of a `Skipped` that names rows without an image.
 NO_LABEL_ROW, NO_IMAGE_OF_ROW = "no_label_row", "no_image_of_row"
 
-_SHARED_NAME = "labels.json"
 _NAMES = ("imageid", "image_id", "image", "file", "filename", "file_name", "path", "id", "name")
 _CLASSES = ("predictionstring", "label", "class", "category", "synset", "wnid", "target")
 # Boxes as Kaggle writes them: a class and four sides for each.
@@ -186,33 +185,29 @@ def _by_name(keys: Sequence[str], rows: Sequence[Row], path: str) -> dict[str, i
     return found
 
 
-def share_labels(path: str, folder: str) -> str:
-    """Writes the rows that `read_labels` reads to a folder that all workers see."""
-    shared = storage.join(folder, _SHARED_NAME)
-    storage.write(shared, json.dumps(read_labels(path)))
-    return shared
-
-
 class LabelImages(beam.PTransform):
     """Transform from `RefBatch`es to the same with labels for images without one, and counts.
 
-        labelled, skipped = listed.batches | LabelImages(shared, "val.csv", class_names)
+        labelled, skipped = listed.batches | LabelImages("val.csv")
 
     Args:
-        shared: JSON file with the rows, which every worker can read.
-        given: Value of --labels, for messages.
+        path: The file of labels.
+        folder: Folder that all workers see; "" if they see the file itself.
         class_names: Names of numbered classes; None if the labels of other images are all classes.
 
     Raises:
-        UserError: While running: rows and images do not belong together.
+        UserError: The file holds no labels. While running: rows and images do not belong together.
     """
 
-    def __init__(self, shared: str, given: str, class_names: Sequence[str] | None = None):
+    def __init__(self, path: str, folder: str = "", class_names: Sequence[str] | None = None):
         super().__init__()
-        self._given = shared, given, class_names
+        self._given = path, folder and storage.join(folder, "labels.json"), class_names
 
     def expand(self, batches: beam.PCollection[RefBatch]) -> tuple[Any, Any]:
-        step = StoreConfig.of_pipeline(batches).step(_match)
+        stores, (path, shared, _) = StoreConfig.of_pipeline(batches), self._given
+        rows = stores.step(read_labels)(path)
+        if shared:
+            stores.step(storage.write)(shared, json.dumps(rows))
         keys = (
             batches
             | "Unlabelled"
@@ -225,25 +220,23 @@ class LabelImages(beam.PTransform):
             >> beam.FlatMap(lambda batch: {n for ref in batch.refs for n in names_of(ref.label)})
             | "Known" >> beam.CombineGlobally(ToSetCombineFn())
         )  # one {class}
-        found = keys | "Match" >> beam.Map(step, pvalue.AsSingleton(known), *self._given)
-        labelled = batches | "Give" >> beam.FlatMap(give_labels, pvalue.AsSingleton(found))
+        found = keys | "Match" >> beam.Map(
+            stores.step(_match), pvalue.AsSingleton(known), *self._given
+        )
+        labelled = batches | "Give" >> beam.FlatMap(_give, pvalue.AsSingleton(found))
         return labelled, found | "Counts" >> beam.Map(lambda labelled: labelled.skipped)
 
 
 def _match(
-    keys: list[str], known: set[str], shared: str, given: str, names: Sequence[str] | None
+    keys: list[str], known: set[str], path: str, shared: str, names: Sequence[str] | None
 ) -> Labelled:
-    rows = decode(storage.read(shared), list[Row])
-    return match_labels(keys, rows, given, frozenset(known), names)
+    rows = decode(storage.read(shared), list[Row]) if shared else read_labels(path)
+    return match_labels(keys, rows, path, frozenset(known), names)
 
 
-def give_labels(batch: RefBatch, found: Labelled) -> Iterator[RefBatch]:
+def _give(batch: RefBatch, found: Labelled) -> Iterator[RefBatch]:
     """Yields a batch with the labels of its images, without the images that have none."""
-    labels: Mapping[str, str] = found.labels
-    refs = [
-        ref if ref.label is not None else ref._replace(label=labels[ref.key])
-        for ref in batch.refs
-        if ref.label is not None or ref.key in labels
-    ]
-    if refs:
+    labels = found.labels
+    refs = [r if r.label is not None else r._replace(label=labels.get(r.key)) for r in batch.refs]
+    if refs := [ref for ref in refs if ref.label is not None]:
         yield RefBatch(refs)

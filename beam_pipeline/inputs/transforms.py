@@ -13,6 +13,7 @@ import apache_beam as beam
 
 from beam_pipeline.beam_files import StoreConfig
 from beam_pipeline.inputs.folders import Skipped
+from beam_pipeline.inputs.label_files import LabelImages
 from beam_pipeline.inputs.listing import ListingTask, list_task, listing_tasks, schema_of
 from beam_pipeline.inputs.spool import decompressed
 from beam_pipeline.inputs.tables.boxes import merge_boxes
@@ -66,7 +67,9 @@ class ListImages(beam.PTransform):
         more: More inputs, each with the columns of an image table or None.
         spool: Folder that all workers see, to unpack compressed tars and Parquet files.
         draws: Whether images without a split are allowed beside files and folders whose names say
-            a split. They may be drawn into that split.
+            a split. They may be drawn into that split. So are those of a single input whose name
+            says one.
+        class_names: Names of the classes that `InputOptions.labels` gives as numbers.
 
     Raises:
         UserError: The table cannot be read, or a flag does not fit the input. While running: the
@@ -80,9 +83,10 @@ class ListImages(beam.PTransform):
         more: Sequence[tuple[InputOptions, TableSchema | None]] = (),
         spool: str = "",
         draws: bool = True,
+        class_names: Sequence[str] | None = None,
     ):
         super().__init__()
-        self._draws = draws
+        self._draws, self._class_names = draws, class_names
         self._first, self._more = (source, schema), more
         self._spool = spool and storage.place("spool", spool)
 
@@ -116,7 +120,12 @@ class ListImages(beam.PTransform):
                 | "BatchImages" >> BatchRefs()
             )
             batches = (batches, images) | "WithImagesOfBoxes" >> beam.Flatten()
-        return Listed(batches, listed.skipped)
+        skipped = listed.skipped
+        if source.labels is not None:
+            labels = LabelImages(source.labels, self._spool, self._class_names)
+            batches, unlabelled = batches | "Label" >> labels
+            skipped = (skipped, unlabelled) | "WithUnlabelled" >> beam.Flatten()
+        return Listed(batches, skipped)
 
 
 class BatchRefs(beam.PTransform):

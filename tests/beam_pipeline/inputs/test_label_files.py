@@ -4,9 +4,14 @@ import pathlib
 import shutil
 import tarfile
 
+import apache_beam as beam
 import pytest
+from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+from apache_beam.testing.util import assert_that
 
 from beam_pipeline.inputs.label_files import match_labels, read_labels
+from beam_pipeline.inputs.transforms import ListImages
+from beam_pipeline.options import InputOptions
 from tests.support.builds import build, jpeg, manifest, records_of
 from tests.support.errors import refused
 from tests.support.imagenet import (
@@ -123,6 +128,20 @@ def test_images_outside_of_class_folders_wait_for_their_labels(tmp_path, form, n
         key: key.split("/")[-2] for key in expected if "/a/" in key or key[0] in "ab"
     }
     assert skipped.get("outside_class_folders", 0) == names.count("stray")
+
+
+def test_a_pipeline_of_ones_own_gets_the_labels_from_the_listing(tmp_path):
+    put(tmp_path / "in", "1.jpg", "2.jpg", "3.jpg")
+    (tmp_path / "labels.txt").write_text("1.jpg a\n2 b\n")
+
+    def check(batches):
+        assert {ref.key: ref.label for batch in batches for ref in batch.refs} == {
+            "1.jpg": "a", "2.jpg": "b"
+        }  # fmt: skip
+
+    with beam.Pipeline(FnApiRunner()) as pipeline:
+        source = InputOptions(str(tmp_path / "in"), labels=str(tmp_path / "labels.txt"))
+        assert_that((pipeline | ListImages(source)).batches, check)
 
 
 @pytest.mark.process
