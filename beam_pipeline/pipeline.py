@@ -29,7 +29,7 @@ from beam_pipeline.inputs import selection
 from beam_pipeline.inputs.layout import expand_braces, layout_of
 from beam_pipeline.inputs.listing import schemas_of
 from beam_pipeline.inputs.spool import SPOOL_NAME
-from beam_pipeline.inputs.tables.schema import TableSchema
+from beam_pipeline.inputs.tables.roles import TableSchema
 from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import (

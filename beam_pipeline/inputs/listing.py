@@ -32,8 +32,9 @@ from beam_pipeline.inputs.layout import (
     wrong_input,
 )
 from beam_pipeline.inputs.tables.references import read_refs
+from beam_pipeline.inputs.tables.roles import TableSchema
 from beam_pipeline.inputs.tables.rows import Part, parts
-from beam_pipeline.inputs.tables.schema import TableSchema, read_schema, table_files
+from beam_pipeline.inputs.tables.schema import read_schema, table_files
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import (
     ANNOTATIONS,

@@ -17,7 +17,7 @@ from beam_pipeline.inputs.label_files import LabelImages
 from beam_pipeline.inputs.listing import ListingTask, list_task, listing_tasks, schema_of
 from beam_pipeline.inputs.spool import decompressed
 from beam_pipeline.inputs.tables.boxes import merge_boxes
-from beam_pipeline.inputs.tables.schema import TableSchema
+from beam_pipeline.inputs.tables.roles import TableSchema
 from beam_pipeline.metrics import count
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch

@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from beam_pipeline.option_texts import invalid
-from beam_pipeline.options import PlanOptions, is_split_name
+from beam_pipeline.plan_options import PlanOptions, is_split_name
 from beam_pipeline.planning.refs import SPLIT, ClassOrder, KeyHasher
 from imageshards.bounds import MAX_CLASSES, MAX_SHARDS
 from imageshards.errors import Arg, UserError, install_advice

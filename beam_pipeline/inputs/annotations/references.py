@@ -13,7 +13,8 @@ from beam_pipeline.inputs.annotations.refused import kind_of
 from beam_pipeline.inputs.folders import Skipped
 from beam_pipeline.inputs.labels import split_word
 from beam_pipeline.inputs.tables.references import refs_of_row
-from beam_pipeline.inputs.tables.schema import TableSchema, schema_of_rows
+from beam_pipeline.inputs.tables.roles import TableSchema
+from beam_pipeline.inputs.tables.schema import schema_of_rows
 from beam_pipeline.options import COCO, PIXELS, RELATIVE, VOC, XYWH, YOLO, InputOptions
 from beam_pipeline.planning.refs import ImageRef
 from imageshards.manifest import BOX_FEATURES

@@ -25,8 +25,9 @@ from beam_pipeline.inputs.archives.members import (
 from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, Level, PathFilter, Skipped
 from beam_pipeline.inputs.layout import wrong_input
 from beam_pipeline.inputs.tables.references import refs_of_row
+from beam_pipeline.inputs.tables.roles import TableSchema
 from beam_pipeline.inputs.tables.rows import Row
-from beam_pipeline.inputs.tables.schema import TableSchema, schema_of_rows
+from beam_pipeline.inputs.tables.schema import schema_of_rows
 from beam_pipeline.options import WEBDATASET, InputOptions
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage

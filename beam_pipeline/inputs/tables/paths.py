@@ -9,10 +9,11 @@ import re
 import unicodedata
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from beam_pipeline.inputs.tables import cells
 from beam_pipeline.inputs.tables.cells import shown
+from beam_pipeline.inputs.tables.roles import TableSchema
 from beam_pipeline.inputs.tables.rows import Row
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.planning.refs import HOW_PATHS_ARE_READ, MISSING, ImageRef, why_missing
@@ -21,9 +22,6 @@ from imageshards.errors import Arg, UserError
 from imageshards.images.options import EXTENSIONS
 from imageshards.template import fields, fill
 from imageshards.text import counted
-
-if TYPE_CHECKING:  # schemas are made with the functions of this module
-    from beam_pipeline.inputs.tables.schema import TableSchema
 
 # An address of a store or a web server. Any different text is a path of this machine.
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)

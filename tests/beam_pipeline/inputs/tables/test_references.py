@@ -15,8 +15,9 @@ from beam_pipeline.inputs.listing import schema_of
 from beam_pipeline.inputs.tables import rows as table_rows
 from beam_pipeline.inputs.tables.boxes import merge_boxes
 from beam_pipeline.inputs.tables.references import read_refs
+from beam_pipeline.inputs.tables.roles import TableSchema
 from beam_pipeline.inputs.tables.rows import Part
-from beam_pipeline.inputs.tables.schema import INFERENCE_ROWS, TableSchema, read_schema, table_files
+from beam_pipeline.inputs.tables.schema import INFERENCE_ROWS, read_schema, table_files
 from beam_pipeline.options import ColumnSpec, InputOptions
 from beam_pipeline.planning.refs import MISSING, ImageRef
 from imageshards.manifest import OBJECT_PREFIX
