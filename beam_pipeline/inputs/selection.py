@@ -23,7 +23,7 @@ from beam_pipeline.planning.refs import UNIQUE, ImageRef, KeyHasher, Label, RefB
 from imageshards import storage
 from imageshards.errors import Arg
 from imageshards.index import read_index
-from imageshards.manifest import MANIFEST_NAME, OBJECT_PREFIX
+from imageshards.manifest import BOX_CLASS_FEATURE, MANIFEST_NAME, OBJECT_PREFIX
 from imageshards.manifest.file import load_manifest
 from imageshards.text import about_look_alikes, class_sort_key, counted
 
@@ -162,7 +162,11 @@ def rename_classes(batch: RefBatch, class_map: Mapping[str, str]) -> RefBatch:
 
     def of(ref: ImageRef) -> ImageRef:
         of_boxes = tuple(class_map.get(name, name) for name in ref.box_labels)
-        return ref._replace(label=renamed(ref.label), box_labels=of_boxes)
+        columns = dict(ref.columns or {})
+        if BOX_CLASS_FEATURE in columns:
+            columns[BOX_CLASS_FEATURE] = [class_map.get(n, n) for n in columns[BOX_CLASS_FEATURE]]
+        label = renamed(ref.label)
+        return ref._replace(label=label, columns=columns or None, box_labels=of_boxes)
 
     return RefBatch([*map(of, batch.refs)])
 
@@ -180,8 +184,11 @@ def drop_classes(batch: RefBatch, dropped: Collection[str]) -> Iterator[Any]:
             columns = dict(ref.columns or {})
             for name in filter(lambda name: stay and name.startswith(OBJECT_PREFIX), columns):
                 columns[name] = [*itertools.compress(columns[name], stay)]
-            boxes = tuple(itertools.compress(ref.box_labels, stay))
-            kept.append(ref._replace(label=left, columns=columns or None, box_labels=boxes))
+            boxes, *sides = (
+                tuple(itertools.compress(values, stay)) for values in (ref.box_labels, *ref.sides)
+            )
+            new = {"columns": columns or None, "box_labels": boxes, "sides": tuple(sides)}
+            kept.append(ref._replace(label=left, **new))
     if kept:
         yield RefBatch(kept)
     if len(kept) < len(batch):

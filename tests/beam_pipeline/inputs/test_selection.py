@@ -97,9 +97,12 @@ def test_classes_are_renamed_and_joined():
     refs = [ImageRef("k", "k", label) for label in ("a", "c", ("a", "b", "c"), None)]
     renamed = rename_classes(RefBatch(refs), {"a": "pet", "b": "pet"}).refs
     assert [ref.label for ref in renamed] == ["pet", "c", ("c", "pet"), None]
-    of_boxes = ImageRef("k", "k", ("a", "c"), box_labels=("c", "a", "c"))
+    names = ("c", "a", "c")
+    columns = {"image/object/class/text": [*names]}
+    of_boxes = ImageRef("k", "k", ("a", "c"), columns=columns, box_labels=names)
     (renamed_box,) = rename_classes(RefBatch([of_boxes]), {"a": "pet"}).refs
     assert renamed_box.box_labels == ("c", "pet", "c")
+    assert renamed_box.columns == {"image/object/class/text": ["c", "pet", "c"]}
 
 
 def test_dropped_classes_take_their_images_labels_and_boxes():
@@ -107,7 +110,8 @@ def test_dropped_classes_take_their_images_labels_and_boxes():
     refs = [
         ImageRef("bee", "k", "bee"), ImageRef("cat", "k", "cat"), ImageRef("none", "k", ()),
         ImageRef("bees", "k", ("bee",)), ImageRef("two", "k", ("bee", "cat"), columns=columns),
-        ImageRef("boxes", "k", ("bee", "cat"), columns=columns, box_labels=("bee", "cat", "bee")),
+        ImageRef("boxes", "k", ("bee", "cat"), columns=columns, box_labels=("bee", "cat", "bee"),
+                 sides=((1.0, 2.0, 3.0),) * 4),
     ]  # fmt: skip
     kept, skipped = selection.drop_classes(RefBatch(refs), {"bee"})
     assert skipped.value == {"dropped_class": 2}
@@ -116,6 +120,7 @@ def test_dropped_classes_take_their_images_labels_and_boxes():
     ]  # fmt: skip
     assert kept.refs[2].columns == columns
     assert kept.refs[3].columns == {"image/object/score": [2], "note": "x"}
+    assert kept.refs[3].sides == ((2.0,),) * 4
 
 
 def test_a_glob_that_leaves_nothing_out_is_refused():
