@@ -184,11 +184,10 @@ def drop_classes(batch: RefBatch, dropped: Collection[str]) -> Iterator[Any]:
             columns = dict(ref.columns or {})
             for name in filter(lambda name: stay and name.startswith(OBJECT_PREFIX), columns):
                 columns[name] = [*itertools.compress(columns[name], stay)]
-            boxes, *sides = (
-                tuple(itertools.compress(values, stay)) for values in (ref.box_labels, *ref.sides)
-            )
-            new = {"columns": columns or None, "box_labels": boxes, "sides": tuple(sides)}
-            kept.append(ref._replace(label=left, **new))
+            boxes = tuple(itertools.compress(ref.box_labels, stay))
+            sides = tuple(tuple(itertools.compress(side, stay)) for side in ref.sides)
+            new = ref._replace(label=left, columns=columns or None, box_labels=boxes)
+            kept.append(new._replace(sides=sides))
     if kept:
         yield RefBatch(kept)
     if len(kept) < len(batch):
