@@ -13,6 +13,7 @@ import imageshards as ims
 from imageshards.images.encode import encode_image
 from imageshards.images.options import ImageOptions
 from tests.support.commands import Command, kill_at
+from tests.support.dataset_factory import Dataset, features_of
 from tests.support.pictures import lossless_jpeg, scene
 from tests.support.pictures import saved as encoded
 from tests.support.served_models import OPTIONS, card, network, saved, values_card
@@ -172,6 +173,19 @@ def test_a_killed_command_goes_on_and_writes_the_same_bytes(model_folder, photos
     part.write_bytes(part.read_bytes() + b"6,cat,0.5")  # half a row
     assert predict.main([*asked, str(output)]) == 1
     assert output.read_bytes() == whole.read_bytes()
+
+
+def test_a_record_that_cannot_be_decoded_is_a_row(model_folder, tmp_path):
+    made = Dataset(tmp_path / "set", {"test": 1}, per_shard=5)
+    (name,) = made.payloads
+    made.replace(name, 2, features_of(2, 0, image__encoded=[b"no picture"]))
+    output = tmp_path / "rows.csv"
+    asked = ["--model_path", model_folder, "--data", tmp_path / "set", "--output", output]
+    assert predict.main([*map(str, asked)]) == 1
+    with output.open(newline="") as file:
+        found = list(csv.DictReader(file))
+    assert [bool(row["error"]) for row in found] == [number == 2 for number in range(5)]
+    assert found[2]["key"] == "cat/2.jpg" and found[3]["class"] in card().classes
 
 
 @pytest.mark.parametrize(
