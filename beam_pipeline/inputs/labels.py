@@ -41,6 +41,7 @@ GIVEN_SPLIT = "given_split"
 PART_AS_CLASS = "part_as_class"
 SPLIT_BELOW_CLASS = "split_below_class"
 SPLIT_OF_WORD = "split_of_word"
+DRAWN_BESIDE_WORD = "drawn_beside_word"
 WRAPPED = "wrapped"
 
 CLASS_FOLDERS, SPLIT_FOLDERS, FLAT = "class_folders", "split_folders", "flat"
@@ -209,7 +210,7 @@ def _is_flat(tree: Tree, source: InputOptions, wrapper: str) -> bool:
     if here.has_image or source.layout == CLASS_FOLDERS:
         return here.has_image and not holding
     # A folder such as `ILSVRC2012_img_val/` around all images is a part, and no class.
-    is_part = is_split if len(holding) > 1 else _split_word
+    is_part = is_split if len(holding) > 1 else split_word
     are_parts = source.layout == SPLIT_FOLDERS or all(map(is_part, holding))
     return are_parts and not any(_holds_folders(tree, f"{wrapper}{name}/") for name in holding)
 
@@ -275,7 +276,7 @@ def _splits(tree: Tree, source: InputOptions, wrapper: str) -> dict[str, str]:
     for top in tree.level(wrapper).folders:
         path = f"{wrapper}{top}/"
         has_name = is_split(top) or source.layout == SPLIT_FOLDERS
-        inner = _only_folder(tree, path) if has_name or _split_word(top) else ""
+        inner = _only_folder(tree, path) if has_name or split_word(top) else ""
         # Archives are often packed as `train/train/<class>`, and unpacked into a folder again.
         is_doubled = inner.lower() == top.lower()
         above_classes = f"{path}{inner}/"
@@ -284,7 +285,7 @@ def _splits(tree: Tree, source: InputOptions, wrapper: str) -> dict[str, str]:
         if has_name:
             by_name[path] = key_of(top)
         elif is_doubled:
-            by_word[path] = str(_split_word(top))
+            by_word[path] = str(split_word(top))
         else:
             others.append(path)
     # Of folders such as `steam_train/steam_train/`, only several with different words are splits.
@@ -307,7 +308,7 @@ def _splits(tree: Tree, source: InputOptions, wrapper: str) -> dict[str, str]:
     return by_name
 
 
-def _split_word(name: str) -> str | None:
+def split_word(name: str) -> str | None:
     """Returns the only word of a name that names a split, such as `train` in `seg_train`."""
     words = [word for word in re.split("[^A-Za-z]+", name) if is_split(word)]
     return words[0] if len(words) == 1 else None
@@ -350,7 +351,7 @@ def said_splits(paths: Sequence[Sequence[str]], draws: bool = True) -> list[str 
     paths say a split, and not the same. Without `draws` they also count beside a path that says no
     split, whose images are then refused rather than drawn.
     """
-    by_word = [next(filter(None, map(_split_word, reversed(path))), None) for path in paths]
+    by_word = [next(filter(None, map(split_word, reversed(path))), None) for path in paths]
     by_name = [next(filter(None, map(_split_part, reversed(path))), None) for path in paths]
     said = [name or word for name, word in zip(by_name, by_word, strict=True)]
     differ = len({str(one).lower() for one in said}) > 1
