@@ -189,6 +189,11 @@ _OF_INPUT = {
         "{counted} with folders of the same name became splits by a word: {names}; rename them if "
         "you meant other splits",
     ),
+    labels.DRAWN_BESIDE_WORD: (
+        "input",
+        "images of {names} were drawn into splits, although its name has a word for one; --splits "
+        "train=1 keeps all in one split, and a name such as train says which",
+    ),
     labels.SPLIT_BELOW_CLASS: (
         "split",
         "folders called {names} are inside of class folders, so they give no split; for splits, "

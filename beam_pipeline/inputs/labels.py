@@ -41,6 +41,7 @@ GIVEN_SPLIT = "given_split"
 PART_AS_CLASS = "part_as_class"
 SPLIT_BELOW_CLASS = "split_below_class"
 SPLIT_OF_WORD = "split_of_word"
+DRAWN_BESIDE_WORD = "drawn_beside_word"
 WRAPPED = "wrapped"
 
 CLASS_FOLDERS, SPLIT_FOLDERS, FLAT = "class_folders", "split_folders", "flat"

@@ -47,7 +47,7 @@ from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.manifest import MANIFEST_NAME, Shard
-from imageshards.text import key_of
+from imageshards.text import key_of, printable
 
 _SOME = 100  # names of files that are no images, among which annotations may be
 
@@ -69,6 +69,7 @@ class ListingTask:
     prefix: str = ""  # beginning of the keys of an archive
     # Path whose name says a split, if images must not be drawn into the same split; else "".
     beside: str = ""
+    word: str = ""  # name with a word for a split, if images are drawn into splits nonetheless
     passed: tuple[tuple[Skipped, int], ...] = ()  # what is passed over, and how often
 
 
@@ -137,8 +138,11 @@ def listing_tasks(*sources: InputOptions, draws: bool = True) -> list[ListingTas
     names = [without_suffix(path).split("/")[start:] for path in paths]
     said = labels.said_splits(names, draws)
     first = next((path for path, split in zip(paths, said, strict=True) if split), "")
+    words = (each for name in names for each in name if labels.split_word(each))
+    # `steam_train` may be no split, but it may be one, too.
+    word = "" if draws or first else next(words, "")
     return [task for task in found if task.kind == "shard"] + [
-        dataclasses.replace(task, split=split, beside="" if draws else first)
+        dataclasses.replace(task, split=split, beside="" if draws else first, word=word)
         for task, split in zip(tasks, said, strict=True)
     ]
 
@@ -287,6 +291,7 @@ def list_task(
         refs = _image_refs(task, source)
     said = None if task.kind == "shard" else task.split
     given: set[str] = set()
+    drawn = False
     is_empty, unreadable = True, ""  # `unreadable` is the first folder that cannot be listed
     for ref in refs:
         if isinstance(ref, Skipped):
@@ -299,11 +304,14 @@ def list_task(
             given.add(split)
         elif task.beside:
             raise _without_split(task)
+        drawn = drawn or not split
         is_same = (split, task.source) == (ref.split, ref.source)
         yield ref if is_same else ref._replace(split=split, source=task.source)
     # Splits of records are known from the manifest; a warning names splits that images bring.
     if task.kind != "shard":
         yield from (Skipped(labels.GIVEN_SPLIT, split) for split in sorted(given))
+    if task.word and drawn:
+        yield Skipped(labels.DRAWN_BESIDE_WORD, printable(task.word))
     if is_empty and unreadable and task.kind in ("folder", "glob"):
         raise _nothing_readable(source, unreadable)
     if is_empty and task.kind == "class" and not unreadable:

@@ -149,7 +149,9 @@ def test_names_of_inputs_say_their_splits(tmp_path, form, names, splits, draws):
     options: dict = {"allow_any_path": True} if form == "table" else {}
     options |= {"label_regex": "^(.)"} if form == "glob" else {}
     inputs = [packed(tmp_path / "test" / name, form) for name in names]
-    refs, _ = listed([*inputs], f"{tmp_path}/spool", draws=draws, **options)
+    refs, told = listed([*inputs], f"{tmp_path}/spool", draws=draws, **options)
+    is_told = any(each.startswith("drawn_beside_word") for each in told)
+    assert is_told == (not draws and splits[0] is None and "_train" in names[0])
     found = {(ref.source, key.rpartition("/")[2], ref.split) for key, ref in refs.items()}
     assert found == {(i, f"{n}.jpg", s) for i, (n, s) in enumerate(zip(names, splits, strict=True))}
 
