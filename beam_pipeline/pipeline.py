@@ -129,7 +129,7 @@ def list_batches(
 ) -> selection.Selected:
     """Lists the images of all inputs, without excluded ones, and gives each its class and split."""
     first, *more = zip(options.sources, schemas, strict=True)
-    draws, names = "splits" in options.given, options.plan.class_names
+    draws, names = not options.given.isdisjoint({"splits", "stratify"}), options.plan.class_names
     listing = ListImages(*first, more, spool, draws, names)
     listed = pipeline | "List" >> listing  # RefBatch, {reason: files}
     select = selection.SelectImages(excluded, options.class_map, options.drop_class)

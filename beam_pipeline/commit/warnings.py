@@ -261,8 +261,8 @@ def _of_splits(
     if missing and asked and are_given and not asks_splits:
         yield (
             f"the input gives every image its split, {_shown(found)}, so none is in "
-            f"{_shown(missing)}; for other splits, make a second build with this dataset as "
-            "--input and with --splits"
+            f"{_shown(missing)}; for other splits, say --splits if only the name of the input says "
+            "it, or else make a second build with this dataset as --input and with --splits"
         )
     elif missing and asked and not are_given:
         yield (

@@ -70,7 +70,7 @@ def test_names_of_inputs_give_splits_that_a_copy_can_draw_anew(folder, tmp_path)
     (tmp_path / "data" / "test" / "1.jpg").write_bytes(jpeg(1))
     output = build_set(tmp_path / "data", tmp_path / "only", *flags)
     (said,) = (text for text in manifest(output)["warnings"] if "so none is in" in text)
-    assert "'validation'; for other splits, make a second build with this dataset as --in" in said
+    assert "or else make a second build with this dataset as --input and with --splits" in said
     fractions = ["--splits", "train=0.5,validation=0.5"]
     again = manifest(build_set(output, tmp_path / "again", *fractions, *FLAGS))
     assert again["splits"].keys() == {"train", "validation"}
