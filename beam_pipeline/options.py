@@ -62,9 +62,9 @@ class InputOptions:
         "such as {0000..0099}. Repeat the flag for more inputs",
         place=storage.absolute_place, metavar="PATH", action="append")]
     layout: Annotated[str, Option(
-        "layout of --input; auto finds it from the names of files, and coco, yolo and voc from "
-        "their content (default: auto)",
-        choices=LAYOUTS)] = "auto"
+        "layout of --input: class_folders, split_folders, flat, webdataset, table, dataset, coco, "
+        "yolo or voc. auto finds it from the names and the content of files (default: auto)",
+        metavar="LAYOUT", choices=LAYOUTS)] = "auto"
     label: Annotated[str, Option(
         "number of labels of each image. none: records get no class. several: the label column "
         "holds a list, or see --label_separator (default: one; several for coco, yolo and voc, "
