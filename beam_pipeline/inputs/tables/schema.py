@@ -69,6 +69,7 @@ def read_schema(source: InputOptions) -> TableSchema:
     first, *others = table_files(source.input)
     is_one = [first, *others] == [source.input]
     root = storage.parent_of(first) if is_one else glob_root(source.input)
+    head: list[Row] = []
     if is_parquet(first):
         arrow = parquet_schema(first)
         types = dict(zip(arrow.names, arrow.types, strict=True))
@@ -86,9 +87,11 @@ def read_schema(source: InputOptions) -> TableSchema:
             raise wrong_input(first, "which has no row", "a header and one row per image")
         found = schema_of_rows(source, head)
     if not found.has_pictures:
+        rows = head or [*itertools.islice(read_rows(first, found.names), INFERENCE_ROWS)]
         if found.box_a_row and found.key and found.image and source.key_column is None:
-            _check_keys(first, found.image, found.key)
-        check_found(first, [*itertools.islice(read_rows(first, found.names), _HINT_ROWS)], found)
+            _check_keys(rows, found.image, found.key)
+        wanted = [(w, {n: row.get(n) for n in found.names}) for w, row in rows[:_HINT_ROWS]]
+        check_found(first, wanted, found)
     return dataclasses.replace(found, root=root)
 
 
@@ -345,10 +348,10 @@ class _Table(NamedTuple):
         return ""
 
 
-def _check_keys(path: str, image: str, column: str) -> None:
+def _check_keys(rows: Iterable[Row], image: str, column: str) -> None:
     """Refuses a key column that gives one image several keys, unless a flag names the column."""
     keys: dict[str, Any] = {}
-    for where, row in itertools.islice(read_rows(path, [image, column]), INFERENCE_ROWS):
+    for where, row in rows:
         name, key = str(row.get(image)), row.get(column)
         if keys.setdefault(name, key) != key:
             one_record, record_a_box = Arg("key_column", image), Arg("key_column", column)
