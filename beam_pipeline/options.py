@@ -13,7 +13,6 @@ from beam_pipeline.option_texts import ColumnSpec as ColumnSpec
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.option_texts import label_group as label_group
 from beam_pipeline.plan_options import PlanOptions as PlanOptions
-from beam_pipeline.url_options import UrlOptions as UrlOptions
 from imageshards import storage
 from imageshards.commands.command_line import names_or_file
 from imageshards.commands.options import Option, check_options
@@ -190,6 +189,27 @@ class CopiedInput(InputOptions):
     record_label: str = ONE  # how many labels each record has: `ONE`, `NONE` or `SEVERAL`
     # The option that gave groups to the original images, with its value; {} without groups.
     groups: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class UrlOptions:
+    """Options for images at `http://` and `https://` addresses."""
+
+    # fmt: off
+    url_timeouts: Annotated[tuple[float, float, float], Option(
+        "time limits in seconds: to connect, between two pieces of an answer, and for one image in "
+        "total, with redirects and retries (default: 10,30,120)",
+        parse=option_texts.parse_timeouts, metavar="CONNECT,READ,TOTAL")] = (10.0, 30.0, 120.0)
+    url_retries: Annotated[int, Option(
+        "retries after HTTP status 429 or 5xx, a time-out or a broken connection", least=0)] = 3
+    url_requests_per_host: Annotated[int, Option(
+        "requests that one process sends to a host at the same time", least=1)] = 8
+    allow_private_hosts: Annotated[bool, Option(
+        "permit connections to loopback, private and link-local addresses")] = False
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
 
 @dataclasses.dataclass(frozen=True)
