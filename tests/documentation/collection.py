@@ -31,6 +31,8 @@ from tests.support.commands import ROOT
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/**/*.md")
 # Run whole, by test_tutorial.py, as a notebook.
 WHOLE = ("docs/tutorial.md",)
+# Whose blocks run in `make test`; those of the other pages, which are guides, in `make test-long`.
+READ_FIRST = ("README.md",)
 # Whose flags are parsed where a block is not run.
 PROGRAMS = ("beam_pipeline", "deploy", "imageshards", "trainer")
 # What these do not know goes to Beam.
@@ -77,6 +79,13 @@ def evaluate(example: Example) -> str | None:
         page["failed"] = block.line
         return _told(block, str(e))
     return None
+
+
+def is_of_a_guide(example: Example) -> bool:
+    """Whether an example runs its block, and is on a page that is read after the first ones."""
+    block = example.parsed
+    runs = block.language not in PARSED and not block.not_run
+    return runs and os.path.relpath(block.page, ROOT) not in READ_FIRST
 
 
 def mistake_of_form(block: Block) -> str | None:
