@@ -118,7 +118,8 @@ def pack(name: str, photos: Mapping[str, bytes], folder: pathlib.Path) -> list[s
     return ["--input", path, *labels, *FLAGS]
 
 
-@pytest.mark.parametrize("name", PACKED)
+# A spooled form, a table, and the form that `make test-long` leaves out.
+@pytest.mark.parametrize("name", ["photos.tgz", "data.parquet", "json/00000.tar"])
 def test_an_archive_gives_the_shards_of_its_folder(photos, expected, tmp_path, name):
     assert build(*pack(name, photos, tmp_path), "--output", tmp_path / "out") == 0
     assert shard_bytes(tmp_path / "out") == expected
@@ -141,7 +142,9 @@ def test_several_webdataset_archives_with_columns(photos, tmp_path):
         assert features["size"] == [len(photos[key.partition("/")[2]])]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_a_signal_does_not_wait_for_an_archive_to_be_unpacked(photos, tmp_path, number):
     huge = tarfile.TarInfo("huge.bin")
     huge.size = 16 << 30

@@ -180,9 +180,8 @@ def test_a_dropped_class_is_no_class_of_the_copy(joined, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["gs", "s3"])
-def test_a_dataset_in_a_store_is_copied_there_whatever_is_killed(folder, joined, kind):
-    with store_server(kind) as running, running.environment():
+def test_a_dataset_in_a_store_is_copied_there_whatever_is_killed(folder, joined):
+    with store_server("s3") as running, running.environment():
         small, grown = f"{running.bucket()}/small", f"{running.bucket()}/grown"
         storage.copy_folder(str(folder / "a"), small)
         inputs = ["--input", small, "--input", str(folder / "b"), "--output", grown]

@@ -10,7 +10,7 @@ from imageshards.manifest import BOX_FEATURES
 from tests.support import gpus
 from tests.support.dataset_factory import Dataset
 
-pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.process, gpus.needs_gpus]
+pytestmark = [pytest.mark.gpu, pytest.mark.long, pytest.mark.process, gpus.needs_gpus]
 
 PICTURE_BYTES = 64 * 64 * 3
 STEPS, BATCH, VALIDATED = 6, 8, 2
@@ -32,7 +32,6 @@ def test_fit_trains_and_validates_in_every_strategy(shapes, count, kinds):
         np.testing.assert_allclose(one["val_loss"], found[kinds[0]]["val_loss"], rtol=1e-5)
 
 
-@pytest.mark.long
 def test_models_of_two_strategies_in_a_process_are_a_sentence(shapes):
     *fine, said = gpus.scenario(2, "two_strategies", shapes)
     assert fine == ["", ""] and "one tf.distribute strategy over several devices" in said
@@ -64,9 +63,9 @@ def _of(lines: list[Line], kind: str, device: int, *whats: object) -> list[int]:
     [
         (1, "default", "none", "host"),
         (2, "mirrored", "strong", "device"),
-        pytest.param(1, "mirrored", "light", "device", marks=pytest.mark.long),
-        pytest.param(1, "one", "strong", "device", marks=pytest.mark.long),
-        pytest.param(2, "mirrored", "light", "host", marks=pytest.mark.long),
+        (1, "mirrored", "light", "device"),
+        (1, "one", "strong", "device"),
+        (2, "mirrored", "light", "host"),
     ],
 )
 def test_a_step_copies_its_batch_once_and_ahead(pictures, tmp_path, count, kind, augment, side):
@@ -105,7 +104,6 @@ def _assert_ahead(copied: list[int], ends: list[int]) -> None:
 
 
 @gpus.needs_trace
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("busy_ms", "fetch_ms", "reads"),
     [(200, 250, "no"), (200, 250, "reads"), (250, 0, "no"), (60, 240, "no")],
@@ -127,7 +125,6 @@ def test_waiting_is_the_share_of_the_time_in_which_devices_lack_a_batch(
     assert found["images_per_second"][1] == pytest.approx(11 * BATCH / second, rel=0.1)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("augment", ["light", "strong"])
 def test_the_device_augments_as_the_host(pictures, augment):
     found = gpus.scenario(1, "augmented", pictures, augment)
@@ -135,7 +132,6 @@ def test_the_device_augments_as_the_host(pictures, augment):
     assert found["device"] == "GPU:0" and found["pixels"] < 1 and found["labels"] < 1e-5
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("count", "kind"), [(1, "default"), (2, "mirrored")])
 def test_boxes_move_on_the_device_as_on_the_host(tmp_path, count, kind):
     dataset = Dataset(tmp_path / "boxes", {"train": 3}, 8)

@@ -12,7 +12,7 @@ from tests.support.commands import kill_at
 from tests.support.pictures import saved, scene
 from tests.support.runs import digest, metrics
 
-pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.process, gpus.needs_gpus]
+pytestmark = [pytest.mark.gpu, pytest.mark.long, pytest.mark.process, gpus.needs_gpus]
 
 # Everything at once that two replicas can do; the other runs take what is left.
 LIGHT = "--augment light --augment_on device --precision float16 --ema 0.9 --sync_batchnorm"
@@ -36,10 +36,7 @@ def _killed(count: int, step: int, *flags: object) -> None:
     assert killed.returncode == -signal.SIGKILL, killed.stderr
 
 
-@pytest.mark.parametrize(
-    ("count", "flags"),
-    [(2, LIGHT), *(pytest.param(count, ALL, marks=pytest.mark.long) for count in (1, 2))],
-)
+@pytest.mark.parametrize(("count", "flags"), [(2, LIGHT), (1, ALL), (2, ALL)])
 def test_a_killed_run_ends_up_bit_identical(shapes, tmp_path, count, flags):
     more = ["--deterministic", "--checkpoint_steps", 2, *flags.split()]
     one, killed = (_flags(shapes, tmp_path / folder, *more) for folder in ("one", "killed"))
@@ -51,7 +48,6 @@ def test_a_killed_run_ends_up_bit_identical(shapes, tmp_path, count, flags):
     assert digest(tmp_path / "killed") == digest(tmp_path / "one")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("first", "then"), [(1, 2), (2, 1)])
 def test_a_run_resumes_on_another_number_of_gpus(shapes, tmp_path, first, then):
     more = ["--sync_batchnorm", "--checkpoint_steps", 1, "--augment", "none"]
@@ -63,7 +59,6 @@ def test_a_run_resumes_on_another_number_of_gpus(shapes, tmp_path, first, then):
         assert other["val_loss"] == pytest.approx(one["val_loss"], rel=0.05)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("count", "more"),
     [
@@ -79,7 +74,6 @@ def test_a_run_ends_with_finite_figures(shapes, tmp_path, count, more):
         assert all(math.isfinite(record[name]) for name in ("loss", "val_loss", "accuracy"))
 
 
-@pytest.mark.long
 def test_a_model_of_a_gpu_says_the_same_without_one(shapes, tmp_path):
     run, served, files = tmp_path / "run", tmp_path / "served", []
     gpus.train(1, *_flags(shapes, run))
@@ -97,7 +91,6 @@ def test_a_model_of_a_gpu_says_the_same_without_one(shapes, tmp_path):
     np.testing.assert_allclose(here, there, atol=1e-3)
 
 
-@pytest.mark.long
 def test_too_little_memory_is_a_sentence_about_the_batch(shapes, tmp_path):
     flags = _flags(shapes, tmp_path / "run", image_size=512, batch_size=16)
     with gpus.little_memory() as environment:

@@ -12,7 +12,7 @@ from tests.support.commands import served_environment
 from tests.support.imagenet import draw_imagenet
 from tests.support.pictures import draw_photos
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 RECIPES = REPOSITORY / "recipes"
 
@@ -72,7 +72,6 @@ def run_small(script: str, folder: pathlib.Path) -> pathlib.Path:
     return folder / "out"
 
 
-@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("script", sorted(path.stem for path in RECIPES.glob("*.sh")))
 def test_recipes_run_from_pictures_to_model(script: str, tmp_path: pathlib.Path) -> None:

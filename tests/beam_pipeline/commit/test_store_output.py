@@ -57,7 +57,7 @@ def local(photos, tmp_path_factory) -> pathlib.Path:
     return output
 
 
-@pytest.fixture(scope="module", params=["gs", "s3"])
+@pytest.fixture(scope="module", params=["s3", pytest.param("gs", marks=pytest.mark.long)])
 def server(request) -> Iterator[StoreServer]:
     with store_server(request.param) as running, running.environment():
         yield running
@@ -227,7 +227,7 @@ def renew_often():
     lease._RENEW_SEC = 0.1
 
 
-@pytest.mark.parametrize("server", ["gs"], indirect=True)
+@ONLY_S3
 def test_a_job_whose_lease_was_taken_stops_with_a_sentence(server, photos):
     output = f"{server.bucket()}/set"
     path = f"{output}/.staging/lock"

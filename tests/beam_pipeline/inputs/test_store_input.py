@@ -27,7 +27,7 @@ def here(photos):
     return output
 
 
-@pytest.fixture(scope="module", params=["gs", "s3"])
+@pytest.fixture(scope="module", params=["s3", pytest.param("gs", marks=pytest.mark.long)])
 def server(request):
     with store_server(request.param) as running, running.environment():
         yield running

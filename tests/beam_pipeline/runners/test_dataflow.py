@@ -85,7 +85,7 @@ class Submitted(NamedTuple):
         return "--columns" in self.asked
 
 
-@pytest.fixture(scope="module", params=["labels", pytest.param("columns", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=["labels", "columns"])
 def submitted(store, bucket, request, tmp_path_factory) -> Submitted:
     """The whole way: flags, package, staging, submission, run, commit."""
     jobs, output = tmp_path_factory.mktemp("jobs"), f"{bucket}/sets/{request.param}"
@@ -112,6 +112,7 @@ def submitted(store, bucket, request, tmp_path_factory) -> Submitted:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 class TestTheStagedJob:
     def test_gives_the_shards_and_the_transform_of_a_local_run(self, submitted, tmp_path):
         here, there = tmp_path / "here", submitted.output

@@ -23,7 +23,7 @@ from tests.support.portable_servers import (
     run_here,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from tests.support.commands import run_forked
 pytestmark = pytest.mark.slow
 # Epochs end with the steps 2 and 5.
 EVERYWHERE = [*(f"train_batch_end:{step}" for step in (1, 2, 3, 4, 5)), "epoch_end:5"]
+TWICE = ["test_begin:2", "train_batch_end:4"]
 EVERYWHERE[2:2] = ["test_begin:2", "epoch_end:2"]
 
 
@@ -25,8 +26,9 @@ def _result(done: Any) -> Any:
 @pytest.mark.parametrize(
     ("replicas", "kills"),
     [
-        (1, EVERYWHERE),
-        pytest.param(2, ["test_begin:2", "train_batch_end:4"], marks=pytest.mark.long),
+        (1, TWICE),
+        pytest.param(1, EVERYWHERE, marks=pytest.mark.long),
+        pytest.param(2, TWICE, marks=pytest.mark.long),
     ],
 )
 def test_a_run_killed_anywhere_ends_up_as_if_undisturbed(shapes, tmp_path, replicas, kills):
