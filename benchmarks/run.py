@@ -38,7 +38,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         description="Measures speed and memory; a round takes half an hour on two cores.",
     )
     add = parser.add_argument
-    add("--images", type=int, default=24_000, help="images in a build (default: 24000)")
+    add("--images", type=int, default=16_000, help="images in a build (default: 16000)")
     add("--only", default="", metavar="NAME,...",
         help=f"some of {', '.join(BENCHMARKS)} (default: all)")  # fmt: skip
     add("--rounds", type=int, default=3, help="runs of each side (default: 3)")
@@ -62,9 +62,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     unknown = sorted(set(args.only) - set(BENCHMARKS))
     if unknown:
         parser.error(f"--only received {unknown[0]!r}; expected any of {', '.join(BENCHMARKS)}.")
-    for flag in ("images", "rounds"):
-        if getattr(args, flag) < 1:
-            parser.error(f"--{flag} received {getattr(args, flag)}; expected at least 1.")
+    # The smallest builds have a sixteenth of the images, at least one for each shard.
+    for flag, least in (("images", 16 * cases.SHARDS), ("rounds", 1)):
+        if getattr(args, flag) < least:
+            parser.error(f"--{flag} received {getattr(args, flag)}; expected at least {least}.")
     return args
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
@@ -88,10 +89,7 @@ def encode_example(features: Mapping[str, Any]) -> bytes:
         if not values:
             continue
         try:
-            kinds = (field for types, field in _FIELDS if all(isinstance(v, types) for v in values))
-            if (kind := next(kinds, None)) is None:
-                raise TypeError("values of other types, or of several")
-            getattr(entry, kind).value.extend(values)
+            getattr(entry, _field_of(frozenset(map(type, values)))).value.extend(values)
         except (TypeError, ValueError) as e:
             shown = ", ".join(repr(value)[:40] for value in values[:4])
             raise UserError(
@@ -101,6 +99,14 @@ def encode_example(features: Mapping[str, Any]) -> bytes:
                 "of floats",
             ) from e
     return bytes(example.SerializeToString(deterministic=True))
+
+
+@functools.cache
+def _field_of(types: frozenset[type]) -> str:
+    for accepted, field in _FIELDS:
+        if all(issubclass(each, accepted) for each in types):
+            return field
+    raise TypeError("values of other types, or of several")
 
 
 def _plain(value: Any) -> Any:

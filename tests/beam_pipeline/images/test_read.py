@@ -23,13 +23,37 @@ def read(*refs: ImageRef, max_bytes: int = 1000) -> list[bytes | str]:
 
 
 @pytest.mark.parametrize("count", [0, 1, read_module.LOCAL_DEPTH, 3 * read_module.REMOTE_DEPTH])
+@pytest.mark.parametrize("size_bytes", [-1, 3])
 @pytest.mark.parametrize("remote", [False, True])
-def test_every_file_comes_in_order(tmp_path, count, remote):
+def test_every_file_comes_in_order(tmp_path, count, size_bytes, remote):
     for i in range(count):
-        (tmp_path / f"{i}.jpg").write_bytes(b"%d" % i)
+        (tmp_path / f"{i}.jpg").write_bytes(b"%03d" % i)
     where = store_uri if remote else str
-    refs = [ref(where(tmp_path / f"{i}.jpg")) for i in range(count)]
-    assert read(*refs) == [b"%d" % i for i in range(count)]
+    refs = [ref(where(tmp_path / f"{i}.jpg"), size_bytes) for i in range(count)]
+    assert read(*refs) == [b"%03d" % i for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("uri", "size_bytes", "groups"),
+    [
+        (str, 10_000, [16, 16, 8]),
+        (str, 300_000, [3] * 13 + [1]),
+        (str, 3_000_000, [1] * 40),
+        (str, -1, [1] * 40),
+        (store_uri, 10_000, [1] * 40),
+    ],
+)
+def test_a_thread_reads_small_local_files_in_groups(tmp_path, monkeypatch, uri, size_bytes, groups):
+    found = []
+    fetch_group = read_module._fetch_group
+    monkeypatch.setattr(
+        read_module,
+        "_fetch_group",
+        lambda group, *a: found.append(len(group)) or fetch_group(group, *a),
+    )
+    refs = [ref(uri(tmp_path / f"{i}.jpg"), size_bytes) for i in range(40)]
+    assert read(*refs, max_bytes=10**7) == ["not_found"] * 40
+    assert sorted(found, reverse=True) == groups
 
 
 @pytest.mark.parametrize("remote", [False, True])
