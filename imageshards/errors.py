@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -142,6 +143,22 @@ def names_arguments(**renamed: str) -> Iterator[None]:
     except UserError as e:
         e.rename(renamed)
         raise
+
+
+def wrong_input(path: str, problem: str, expected: str = "", remedy: str = "") -> UserError:
+    """Returns the error for the place that the option `input` received."""
+    received = f"{path!r}, " + problem
+    return UserError(argument="input", received=received, expected=expected, remedy=remedy)
+
+
+def unreadable_input(path: str, e: Exception) -> UserError:
+    """Returns the error for an input file that cannot be read, or that was replaced meanwhile."""
+    if getattr(e, "errno", None) == errno.ESTALE:
+        problem, remedy = "which was replaced while it was read", "run the same command again"
+        return wrong_input(path, problem, remedy=remedy)
+    reason = getattr(e, "strerror", None) or next(iter(str(e).splitlines()), type(e).__name__)
+    problem = f"which cannot be read ({reason})"
+    return wrong_input(path, problem, remedy="fix the path or its permissions")
 
 
 def install_advice(extra: str) -> str:

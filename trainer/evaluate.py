@@ -304,7 +304,7 @@ def _measured(
         shown = {name: str(value) for name, value in facts.items()}
         shown |= target_fact(card, card.target_mean_std)
         title = f"{saved.file} on {facts['data']}"
-        write_report(page, page_of(title, shown, [], evaluation, subset))
+        write_report(page, page_of(title, shown, [], evaluation, subset), "report")
     found = Figures({"num_examples": count} | {name: finite(one) for name, one in figures.items()})
     found |= facts | {"classes": list(subset.classes), "target": card.target} | _outputs(evaluation)
     found.broken = broken.found

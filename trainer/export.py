@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from imageshards import storage
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import Option, add_options
+from imageshards.commands.output_folder import output_errors
 from imageshards.errors import Arg, UserError, names_arguments
 from trainer.commands import (
     ARGUMENTS,
@@ -130,7 +131,7 @@ def write_export(
     transform = find_transform(saved.file)
     # TensorFlow writes to a local folder, from which the files are uploaded to a store.
     folder: AbstractContextManager[str] = tempfile.TemporaryDirectory()
-    try:
+    with output_errors(output, "the export"):
         if storage.is_local(output):
             # A rename is atomic within one file system only, so the folder is made beside it.
             beside = storage.parent_of(output) or "."
@@ -147,12 +148,6 @@ def write_export(
                 files = [file.path for file in storage.files_below(made)]
                 for path in sorted(files, key=lambda path: storage.name_of(path) == _SAVED_MODEL):
                     storage.copy(path, storage.join(output, os.path.relpath(path, made)))
-    except OSError as e:
-        raise UserError(
-            argument="output",
-            received=f"{output!r}, which cannot be written ({e.strerror or e})",
-            remedy="make room, or use a place where you may write",
-        ) from e
     return saved, [f"written  {output}", *lines]
 
 

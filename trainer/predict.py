@@ -21,6 +21,7 @@ from trainer.commands import ARGUMENTS, ModelOptions, chosen, run
 from trainer.imports import callers_settings, quiet_import
 from trainer.serving.model_file import SavedModel, find_model, find_transform
 from trainer.serving.pictures import (
+    Pictures,
     find_files,
     pictures_of_files,
     pictures_of_input,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     import argparse
 
     from trainer.dataset.spec import ModelCard
-    from trainer.serving.predictor import Prediction
+    from trainer.serving.predictor import Prediction, Predictor
 
 PROGRAM = "imageshards predict"
 EXIT_BROKEN_FILES = 1
@@ -136,20 +137,20 @@ def _run(args: argparse.Namespace) -> int:
             received=" and ".join(map(repr, named)) or "nothing",
             expected="files, or else " + Arg("input") + ", or else " + Arg("data"),
         )
+    saved = _find_model(path, options, **model)
     if options.output is not None:
-        return _write(find_model(path, **model), options, files)
-    found = Predictions(path, files, options.batch_size, options.top, **model)
-    prints_json = options.json
-    if found.model.file != path:
+        return _write(saved, options, files)
+    files = find_files(files)
+    if saved.file != path:
         # Standard output is the table or the JSON array alone.
-        taken = chosen(path, found.model.file, found.model.card.step)
-        print(f"model    {taken}", file=sys.stderr)
-    if prints_json:
+        print(f"model    {chosen(path, saved.file, saved.card.step)}", file=sys.stderr)
+    found = _predicted(saved, files, options)
+    if options.json:
         rows = [_row(*one) for one in found]
         print(json.dumps(rows, indent=1))
         return EXIT_BROKEN_FILES if any("error" in row for row in rows) else 0
     # A row is printed as soon as its batch is predicted, so the width comes from the names alone.
-    width, total, broken = max(map(len, found.files)), 0, 0
+    width, total, broken = max(map(len, files)), 0, 0
     for row, (_, line) in found:
         total += 1
         broken += bool(row.error)
@@ -174,11 +175,7 @@ def _write(saved: SavedModel, options: _Options, files: Sequence[str]) -> int:
         pictures = pictures_of_input(options.input, options.image_path, options.key_column)
     else:
         pictures = pictures_of_files(find_files(files))
-    with quiet_import():
-        from trainer.serving.predictor import Predictor
-
-        model = saved.load_for_serving()
-    predictor = Predictor(model, card, pictures, find_transform(saved.file))
+    predictor = _make_predictor(saved, pictures, find_transform(saved.file))
 
     def rows_from(start: int) -> Iterator[Sequence[str]]:
         for one in predictor.predict(options.batch_size, start):
@@ -232,52 +229,39 @@ def predict(
         UserError: The model or a folder does not exist, the model needs more inputs, or an
             argument is wrong.
     """
-    found = Predictions(model, files, batch_size, top, last=last, code=code, trust=trust)
-    return [_row(*one) for one in found]
+    options = _Options(batch_size=batch_size, top=top)
+    saved = _find_model(model, options, last=last, code=code, trust=trust)
+    if isinstance(files, str | os.PathLike) or not isinstance(files, Iterable):
+        files = [files]
+    found = find_files([storage.place("FILE", path) for path in files])
+    return [_row(*one) for one in _predicted(saved, found, options)]
 
 
-class Predictions:
-    """The results of `predict`, file by file. The first one that is asked for loads the model.
+def _find_model(path: str | os.PathLike[str], options: _Options, **model: Any) -> SavedModel:
+    saved = find_model(path, **model)
+    if options.top is not None and saved.card.target == "values":
+        why = f"{options.top} for a model of numbers, which has no classes to rank"
+        raise UserError(argument="top", received=why, expected="no " + Arg("top"))
+    return saved
 
-    The arguments are as for `predict`; `options` are keywords of `find_model`.
 
-    Attributes:
-        model: The saved model.
-        files: The files, including the files in folders.
+def _make_predictor(
+    saved: SavedModel, pictures: Pictures, transform: str | None = None
+) -> Predictor:
+    # Keras is imported after all arguments are checked, as the import takes seconds.
+    with quiet_import():
+        from trainer.serving.predictor import Predictor
 
-    Raises:
-        UserError: An argument is wrong, or the model or a folder does not exist.
-    """
+        return Predictor(saved.load_for_serving(), saved.card, pictures, transform)
 
-    def __init__(
-        self,
-        model: str | os.PathLike[str],
-        files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-        batch_size: int = 32,
-        top: int | None = None,
-        **options: Any,
-    ) -> None:
-        self._options = _Options(batch_size=batch_size, top=top)
-        self.model = find_model(model, **options)
-        if top is not None and self.model.card.target == "values":
-            why = f"{top} for a model of numbers, which has no classes to rank"
-            raise UserError(argument="top", received=why, expected="no " + Arg("top"))
-        if isinstance(files, str | os.PathLike) or not isinstance(files, Iterable):
-            files = [files]
-        self.files = find_files([storage.place("FILE", path) for path in files])
 
-    def __iter__(self) -> Iterator[tuple[Prediction, Shown]]:
-        # Keras is imported after all arguments are checked, as the import takes seconds.
-        with quiet_import():
-            from trainer.serving.predictor import Predictor
-
-            model, card = self.model.load_for_serving(), self.model.card
-        predictor = Predictor(model, card, pictures_of_files(self.files))
-        for row in predictor.predict(self._options.batch_size):
-            yield (
-                row,
-                ({}, "") if row.error else SHOWN[card.target](row.found, card, self._options.top),
-            )
+def _predicted(
+    saved: SavedModel, files: Sequence[str], options: _Options
+) -> Iterator[tuple[Prediction, Shown]]:
+    """Yields the prediction of each file, as an object and as fields and text."""
+    show = SHOWN[saved.card.target]
+    for row in _make_predictor(saved, pictures_of_files(files)).predict(options.batch_size):
+        yield row, ({}, "") if row.error else show(row.found, saved.card, options.top)
 
 
 def top(shares: Sequence[float], card: ModelCard, count: int) -> list[dict[str, Any]]:

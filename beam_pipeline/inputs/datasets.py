@@ -19,13 +19,7 @@ from beam_pipeline.inputs.annotations.places import resolved
 from beam_pipeline.inputs.annotations.refused import check_table
 from beam_pipeline.inputs.archives.members import with_files
 from beam_pipeline.inputs.folders import is_dataset
-from beam_pipeline.inputs.layout import (
-    check_inputs_apart,
-    is_glob,
-    layout_of,
-    unfit_option,
-    wrong_input,
-)
+from beam_pipeline.inputs.layout import check_inputs_apart, is_glob, layout_of, unfit_option
 from beam_pipeline.options import (
     DATASET,
     TABLE,
@@ -36,7 +30,7 @@ from beam_pipeline.options import (
 )
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
-from imageshards.errors import Arg, UserError
+from imageshards.errors import Arg, UserError, wrong_input
 from imageshards.index import index_schema, read_shard_index
 from imageshards.manifest import (
     BOX_FEATURES,

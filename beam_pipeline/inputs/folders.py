@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from beam_pipeline.inputs import layout
 from beam_pipeline.options import DATASET
 from imageshards import storage
-from imageshards.errors import Arg, UserError
+from imageshards.errors import Arg, UserError, wrong_input
 from imageshards.images.options import passed_over
 from imageshards.manifest import MANIFEST_NAME
 from imageshards.text import printable
@@ -95,7 +95,7 @@ def is_dataset(folder: str) -> bool:
 def finished_input(path: str) -> UserError:
     copied = Arg("layout", DATASET) + " to copy its records"
     remedy = "give their folder, move the dataset out of it, or say " + copied
-    return layout.wrong_input(path, "a finished dataset", "original images", remedy)
+    return wrong_input(path, "a finished dataset", "original images", remedy)
 
 
 class Level(NamedTuple):
@@ -141,7 +141,7 @@ def unreadable(path: str, e: OSError, passes_over: PathFilter) -> Skipped:
     problem = f"which cannot be listed ({e.strerror or e})"
     expected = "a folder, a glob, or an image table named .csv, .jsonl or .parquet"
     remedy = "fix the path or its permissions"
-    raise layout.wrong_input(e.filename or path, problem, expected, remedy) from e
+    raise wrong_input(e.filename or path, problem, expected, remedy) from e
 
 
 def none_readable(folders: Iterable[str]) -> bool:
@@ -169,7 +169,7 @@ def matching_files(pattern: str, expected: str) -> list[str]:
         else:
             found.append(each)
     if not found:
-        raise layout.wrong_input(pattern, "which matches no file", expected, "fix the pattern")
+        raise wrong_input(pattern, "which matches no file", expected, "fix the pattern")
     return found
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from beam_pipeline.inputs.annotations.refused import annotations_in, check_no_annotations, kind_of
 from beam_pipeline.inputs.folders import Skipped, Tree
-from beam_pipeline.inputs.layout import is_glob, layout_of, unfit_option, wrong_input
+from beam_pipeline.inputs.layout import is_glob, layout_of, unfit_option
 from beam_pipeline.inputs.tables.cells import split_labels
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import (
@@ -28,7 +28,7 @@ from beam_pipeline.options import (
 )
 from beam_pipeline.planning.refs import ImageRef, Label
 from imageshards import storage
-from imageshards.errors import Arg, UserError
+from imageshards.errors import Arg, UserError, wrong_input
 from imageshards.manifest import NONE, ONE, SPLIT_NAMES
 from imageshards.text import composed, key_of
 

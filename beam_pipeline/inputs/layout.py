@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fnmatch
 import os
 import pathlib
@@ -13,7 +12,7 @@ from beam_pipeline import options as opt
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import ARCHIVES, DATASET, TABLE, InputOptions
 from imageshards import storage
-from imageshards.errors import Arg, UserError
+from imageshards.errors import Arg, UserError, wrong_input
 from imageshards.manifest import NONE, QUARANTINE_NAME, REPORT_NAME, STAGING_NAME, TRANSFORM_NAME
 
 _MAGIC = re.compile(r"[*?\[]")
@@ -25,25 +24,11 @@ _BRACES = re.compile(r"\{([^{}]*,[^{}]*|\d+\.\.\d+)\}")
 _REPLACED = (STAGING_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
 
 
-def wrong_input(path: str, problem: str, expected: str = "", remedy: str = "") -> UserError:
-    return invalid("input", f"{path!r}, " + problem, expected, remedy)
-
-
 def unfit_option(
     argument: str, value: str, path: str, problem: str, expected: str = "", remedy: str = ""
 ) -> UserError:
     received = f"{value}, but " + Arg("input") + f" {path!r} " + problem
     return invalid(argument, received, expected, remedy)
-
-
-def unreadable(path: str, e: Exception) -> UserError:
-    """Returns the error for an input file that cannot be read, or that was replaced meanwhile."""
-    if getattr(e, "errno", None) == errno.ESTALE:
-        problem, remedy = "which was replaced while it was read", "run the same command again"
-        return wrong_input(path, problem, remedy=remedy)
-    reason = getattr(e, "strerror", None) or next(iter(str(e).splitlines()), type(e).__name__)
-    problem = f"which cannot be read ({reason})"
-    return wrong_input(path, problem, remedy="fix the path or its permissions")
 
 
 def is_glob(path: str) -> bool:

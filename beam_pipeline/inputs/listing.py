@@ -29,11 +29,9 @@ from beam_pipeline.inputs.layout import (
     is_pattern,
     layout_of,
     without_suffix,
-    wrong_input,
 )
 from beam_pipeline.inputs.tables.references import read_refs
 from beam_pipeline.inputs.tables.roles import TableSchema
-from beam_pipeline.inputs.tables.rows import Part, parts
 from beam_pipeline.inputs.tables.schema import read_schema, table_files
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import (
@@ -45,8 +43,9 @@ from beam_pipeline.options import (
 )
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
-from imageshards.errors import Arg, UserError
+from imageshards.errors import Arg, UserError, wrong_input
 from imageshards.manifest import MANIFEST_NAME, Shard
+from imageshards.tables import Part, parts
 from imageshards.text import key_of, printable
 
 _SOME = 100  # names of files that are no images, among which annotations may be

@@ -19,9 +19,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
-from beam_pipeline.inputs.layout import wrong_input
 from imageshards import storage
-from imageshards.errors import Arg
+from imageshards.errors import Arg, wrong_input
 from imageshards.storage.base import Stat, replaced
 from imageshards.storage.concurrency import check_stopped
 

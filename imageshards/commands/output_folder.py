@@ -1,12 +1,15 @@
-"""Checks that an output folder holds no files of the user, which no job may replace or remove."""
+"""Checks that an output folder holds no files of the user, and says why it cannot be written."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
 
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import OutputError, StorageError, UserError
 
 # The template imageshards/page/base.jinja writes this line into the head of every page.
 _GENERATOR = b'<meta name="generator" content="imageshards">'
@@ -80,3 +83,25 @@ def check_page_folder(argument: str, folder: str, page: str, *beside: str) -> No
     foreign += [name for name in beside if storage.exists(storage.join(folder, name))]
     if foreign:
         raise foreign_files_error(argument, folder, foreign, "former page of imageshards")
+
+
+@contextlib.contextmanager
+def output_errors(output: str, what: str, argument: str = "output") -> Iterator[None]:
+    """Turns errors of a disk or a store in a `with` block, which writes `what` to `output`.
+
+    Raises:
+        OutputError: The disk is full, the user may not write, or the store cannot be reached.
+    """
+    try:
+        yield
+    except (StorageError, OSError) as e:
+        # A store has no limit: the full disk is the one from which a file is uploaded.
+        full = output if storage.is_local(output) else f"{tempfile.gettempdir()} (TMPDIR)"
+        remedy = f"make room in {full}, " if getattr(e, "errno", 0) == errno.ENOSPC else ""
+        raise OutputError(
+            argument=argument,
+            received=f"{output!r}, where {what} cannot be written "
+            f"({getattr(e, 'strerror', None) or str(e).rstrip('.')})",
+            expected="a place with free space and the right to write there",
+            remedy=f"{remedy}then run the same command again",
+        ) from e

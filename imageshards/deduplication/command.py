@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from imageshards import storage
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import Option, add_options, check_options
-from imageshards.commands.output_folder import check_no_links, check_page_folder
-from imageshards.errors import UserError
+from imageshards.commands.output_folder import check_no_links, check_page_folder, output_errors
 from imageshards.example import decode_record
 from imageshards.manifest import DUPLICATES_NAME, PAGE_NAME, Manifest
 from imageshards.manifest.file import shard_path, to_json
@@ -122,7 +120,7 @@ def duplicates(
     with ProgressLine(lambda: "drawing the page"):
         page = page_of(directory, manifest, twins, found, exclude)
     keys = "".join(f"{key}\n" for key in keys_to_remove(found))
-    with _output_errors(folder):
+    with output_errors(folder, PAGE_NAME):
         # The page comes first: `check_page_folder` of a later run takes it as the sign that
         # imageshards wrote the files beside it, even if this run is stopped here.
         storage.write(storage.join(folder, PAGE_NAME), page.encode())
@@ -136,7 +134,7 @@ def _prepare(folder: str) -> None:
     """Checks that the page and its files can be written, as hashing takes minutes."""
     check_page_folder("output", folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME)
     probe = storage.join(folder, ".probe")
-    with _output_errors(folder):
+    with output_errors(folder, PAGE_NAME):
         storage.write(probe, b"")
         storage.delete([probe])
         storage.delete_unfinished(folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME, ".probe")
@@ -170,18 +168,6 @@ def text_of(found: Mapping[str, Any], folder: str) -> str:
 
 def _same_class(pair: Mapping[str, Any]) -> bool:
     return bool(pair["kept"]["class_name"] == pair["other"]["class_name"])
-
-
-@contextlib.contextmanager
-def _output_errors(folder: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as e:
-        raise UserError(
-            argument="output",
-            received=f"{folder!r}, which cannot be written ({e.strerror or e})",
-            remedy="fix its permissions, or give another folder",
-        ) from e
 
 
 def keys_to_remove(found: Mapping[str, Any]) -> list[str]:

@@ -52,4 +52,4 @@ def report(path: str | os.PathLike[str], records_root: str | os.PathLike[str] | 
     check_no_links("DIR", directory, REPORT_NAME)
     storage.delete_unfinished(directory, REPORT_NAME)
     with ProgressLine(lambda: "drawing the report"):
-        return write_report(directory, manifest)
+        return write_report(directory, manifest, "DIR")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from imageshards import storage
+from imageshards.commands.output_folder import output_errors
 from imageshards.errors import IndexDamageError, OutputError
 from imageshards.example import decode_example
 from imageshards.index import index_schema, read_shard_index
@@ -40,10 +41,11 @@ class Thumb(NamedTuple):
     key: str
 
 
-def write_report(directory: str, manifest: Manifest) -> str:
+def write_report(directory: str, manifest: Manifest, argument: str = "output") -> str:
     """Writes the page of a dataset in `directory/report/` and returns its path.
 
     The page shows the first records of evenly spaced shards, so equal datasets give equal pages.
+    Errors name the `argument` that received the directory.
 
     Raises:
         OutputError: The folder cannot be written.
@@ -61,13 +63,8 @@ def write_report(directory: str, manifest: Manifest) -> str:
             if len(examples[reject.reason]) < _EXAMPLES_PER_REASON:
                 examples[reject.reason].append(reject)
     page = page_of(storage.name_of(directory), manifest, sheets, examples)
-    try:
+    with output_errors(folder, PAGE_NAME, argument):
         storage.write(path, page)
-    except OSError as e:
-        raise OutputError(
-            f"{folder} could not be written ({e.strerror or e})",
-            expected="a writable folder with free space",
-        ) from e
     return path
 
 

@@ -125,7 +125,7 @@ def test_a_full_disk_leaves_one_sentence_and_no_file(model_folder, tmp_path, mon
     assert run(model_folder, tmp_path / "served") == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert "cannot be written (OutOfRangeError: File too large); make room" in said
+    assert "cannot be written (OutOfRangeError: File too large); expected a place with" in said
     assert not list(tmp_path.iterdir())
 
 

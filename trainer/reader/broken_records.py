@@ -9,11 +9,11 @@ import threading
 from collections.abc import Iterable, Mapping
 
 from imageshards import storage
+from imageshards.commands.output_folder import output_errors
 from imageshards.errors import Arg, UserError
 from imageshards.tfrecord import RecordError
 from imageshards.typed import convert
 from trainer.dataset.spec import DatasetSpec
-from trainer.output_errors import output_errors
 
 LIST_FILE = "broken.json"
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from imageshards import storage
-from imageshards.errors import Arg, UserError
+from imageshards.commands.output_folder import output_errors
+from imageshards.errors import UserError
 from imageshards.manifest import BOX_FEATURES, PAGE_NAME
 from imageshards.page import (
     Meter,
@@ -210,23 +211,11 @@ class Source(NamedTuple):
     thumb: Image.Image | None
 
 
-def write_report(folder: str, page: str) -> str:
-    """Writes a page to `folder`/index.html, whole or not at all, and returns its path.
-
-    Raises:
-        UserError: The folder cannot be written.
-    """
+def write_report(folder: str, page: str, argument: str = "output") -> str:
+    """Writes a page to `folder`/index.html, whole or not at all, and returns its path."""
     path = storage.join(folder, PAGE_NAME)
-    try:
+    with output_errors(folder, PAGE_NAME, argument):
         storage.write(path, page)
-    except OSError as e:
-        raise UserError(
-            f"{path} cannot be written ({e.strerror or e})",
-            expected="a writable folder with free space, by "
-            + Arg("output")
-            + " or "
-            + Arg("report"),
-        ) from e
     return path
 
 

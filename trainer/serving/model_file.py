@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from imageshards import storage
+from imageshards.commands.output_folder import output_errors
 from imageshards.errors import Arg, UserError
 from imageshards.typed import convert
 from trainer.dataset.spec import CARD_FILE, ModelCard
-from trainer.output_errors import output_errors
 
 if TYPE_CHECKING:
     import keras

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import dataclasses
 import functools
 import hashlib
-import io
 import json
 import os
 import tarfile
@@ -16,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from imageshards import storage
-from imageshards.errors import Arg, UserError
+from imageshards.errors import Arg, UserError, wrong_input
 from imageshards.images.options import EXTENSIONS, passed_over
 from imageshards.manifest import VALIDATION_NAMES
 from imageshards.template import fields, fill
@@ -28,7 +26,6 @@ ARCHIVES = (".zip", ".tar")
 _PACKED = (".tgz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 # Columns whose values are the keys of rows, as in a build.
 _KEYS = ("key", "id")
-_SEPARATORS = ",;\t"
 # The first rows of a table, of which one must name an existing picture.
 _LOOKED_AT = 20
 
@@ -84,12 +81,12 @@ def pictures_of_input(path: str, image_path: str | None, key_column: str | None)
     if name.endswith(ARCHIVES):
         return _of_archive(path)
     if name.endswith(_PACKED):
-        raise _refused(
+        raise wrong_input(
             path, "an archive that is not read in place", "a .tar or a .zip, or a folder"
         )
     is_glob = any(sign in path for sign in "*?[") and not storage.exists(path)
     if is_glob and not (files := storage.glob(path)):
-        raise _refused(path, "which no file matches", "a pattern of files, a folder or a table")
+        raise wrong_input(path, "which no file matches", "a pattern of files, a folder or a table")
     files = files if is_glob else find_files([path], "input")
     below = len(path.rstrip("/")) + 1
     return pictures_of_files(
@@ -171,9 +168,12 @@ def _local_files(folder: str, prefix: int) -> Iterator[str]:
 
 
 def _of_table(path: str, image_path: str | None, key_column: str | None) -> Pictures:
-    found = _read_table(path)
+    # Most inputs are no tables, and pyarrow takes a while to import.
+    from imageshards.tables import read_rows
+
+    found = [row for _, row in read_rows(path)]
     if not found:
-        raise _refused(path, "which has no row", "a row for each picture")
+        raise wrong_input(path, "which has no row", "a row for each picture")
     names = list(dict.fromkeys(name for row in found for name in row))
     rows = [{name: "" if (c := row.get(name)) is None else c for name in names} for row in found]
     image_path = image_path or _found_path(path, names, rows[0])
@@ -219,7 +219,7 @@ def _check_some_exist(table: str, files: Sequence[str]) -> None:
         return False
 
     if not any(storage.map_concurrently(is_there, files)):
-        raise _refused(
+        raise wrong_input(
             table,
             f"of whose first {counted(len(files), 'picture')} none exists, not even {files[0]!r}",
             "paths relative to the table",
@@ -232,50 +232,13 @@ def _found_path(path: str, names: Sequence[str], row: Mapping[str, Any]) -> str:
     for name in names:
         if str(row.get(name, "")).lower().endswith(EXTENSIONS):
             return f"{{{name}}}"
-    raise _refused(
+    raise wrong_input(
         path,
         f"whose columns {', '.join(names)} hold no file ending in {', '.join(EXTENSIONS[:2])}, …",
         "a column of paths",
         "say how a path follows from columns, for example "
         + Arg("image_path", f"test/{{{names[0]}}}.jpg"),
     )
-
-
-def _read_table(path: str) -> list[dict[str, Any]]:
-    """Reads the rows of a CSV, JSON Lines or Parquet file by the names of columns."""
-    name = path.lower()
-    try:
-        data = storage.read(path)
-        if name.endswith((".parquet", ".pq")):
-            import pyarrow as pa
-            from pyarrow import parquet
-
-            return list(parquet.read_table(pa.BufferReader(data)).to_pylist())
-        text = data.decode("utf-8-sig")
-        if name.endswith((".jsonl", ".ndjson")):
-            rows = [json.loads(line) for line in text.split("\n") if line.strip()]
-            if not all(isinstance(row, dict) for row in rows):
-                raise ValueError("a line is no JSON object")
-            return rows
-        return list(_csv_rows(text))
-    # Errors of JSON, of UTF-8 and of Parquet are ValueErrors.
-    except (OSError, ValueError, csv.Error) as e:
-        reason = (getattr(e, "strerror", None) or str(e)).splitlines()[0].rstrip(".")
-        raise _refused(path, f"which cannot be read ({reason})", "a table in UTF-8") from e
-
-
-def _csv_rows(text: str) -> Iterator[dict[str, Any]]:
-    head = text.partition("\n")[0]
-    lines = csv.reader(
-        io.StringIO(text, newline=""), delimiter=max(_SEPARATORS, key=head.count), strict=True
-    )
-    names = next(lines, [])
-    if len({*names}) < len(names):
-        raise ValueError(f"two columns of {', '.join(names)} have the same name")
-    for cells in filter(None, lines):
-        if len(cells) != len(names):
-            raise ValueError(f"line {lines.line_num} has {len(cells)} cells, not {len(names)}")
-        yield dict(zip(names, cells, strict=True))
 
 
 def _of_archive(path: str) -> Pictures:
@@ -295,11 +258,11 @@ def _of_archive(path: str) -> Pictures:
                     name = one.name.removeprefix("./")
                     reads[name] = functools.partial(storage.read_range, local, begin, end)
     except (OSError, tarfile.TarError, zipfile.BadZipFile) as e:
-        raise _refused(path, f"which cannot be read ({e})", "a whole .tar or .zip") from e
+        raise wrong_input(path, f"which cannot be read ({e})", "a whole .tar or .zip") from e
     keys = sorted(filter(_is_picture, reads))
     if not keys:
         expected = f"members ending in {', '.join(EXTENSIONS)}"
-        raise _refused(path, "an archive without pictures", expected)
+        raise wrong_input(path, "an archive without pictures", expected)
 
     def read(number: int) -> bytes:
         try:
@@ -317,8 +280,3 @@ def _by_input(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 def _digest(values: Any) -> str:
     return hashlib.sha256(json.dumps(values, default=str).encode()).hexdigest()
-
-
-def _refused(path: str, why: str, expected: str, remedy: str = "") -> UserError:
-    received = f"{path!r}, {why}"
-    return UserError(argument="input", received=received, expected=expected, remedy=remedy)

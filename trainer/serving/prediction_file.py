@@ -18,10 +18,10 @@ from typing import IO, Any
 import numpy as np
 
 from imageshards import storage
+from imageshards.commands.output_folder import output_errors
 from imageshards.errors import UserError
 from imageshards.progress import ProgressLine, rate_line
 from trainer.dataset.spec import ModelCard
-from trainer.output_errors import output_errors
 
 PART, STATE = ".part", ".part.json"
 # Names of columns besides the outputs; the last one has the reason if there is no prediction.

@@ -15,6 +15,7 @@ import tensorflow as tf
 from keras.callbacks import Callback
 
 from imageshards import storage
+from imageshards.commands.output_folder import output_errors
 from imageshards.progress import ProgressLine, rate_line
 from imageshards.text import wrapped
 from trainer.evaluation.evaluation import finite
@@ -24,7 +25,6 @@ from trainer.models.keras_internals import (
     without_loss_scale,
 )
 from trainer.models.optimizer import use_average
-from trainer.output_errors import output_errors
 
 Logs = Mapping[str, Any] | None
 

@@ -25,10 +25,10 @@ import ml_dtypes  # noqa: F401  so that NumPy knows bfloat16 by name
 import numpy as np
 
 from imageshards import storage
+from imageshards.commands.output_folder import output_errors
 from imageshards.errors import Arg, StorageError, UserError
 from imageshards.typed import convert
 from trainer.cluster.hosts import ONE_HOST, Hosts
-from trainer.output_errors import output_errors
 from trainer.training.output_folder import CHECKPOINT_FILE, CHECKPOINTS_FOLDER, OTHER_OUTPUT
 
 if TYPE_CHECKING:

@@ -12,13 +12,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from imageshards import storage
-from imageshards.commands.output_folder import foreign_files, foreign_files_error
+from imageshards.commands.output_folder import (
+    foreign_files,
+    foreign_files_error,
+    output_errors,
+)
 from imageshards.errors import Arg, OutputError, UserError
 from imageshards.manifest import TRANSFORM_NAME
 from imageshards.storage.lease import output_lock
 from trainer.dataset.open import CACHE_FOLDER
 from trainer.dataset.spec import DatasetSpec
-from trainer.output_errors import output_errors
 from trainer.serving.model_file import BEST_MODEL_FILE, MODEL_FILE, SAVING_PREFIX, TRANSFORM_FOLDER
 
 if TYPE_CHECKING:

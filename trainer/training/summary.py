@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from imageshards import storage
+from imageshards.commands.output_folder import output_errors
 from imageshards.page import draw_boxes, number, render
 from imageshards.text import counted
 from trainer.config import RunConfig
@@ -23,7 +24,6 @@ from trainer.models import strategy
 from trainer.models.keras_internals import trained_variables
 from trainer.models.optimizer import InDeviations
 from trainer.models.user_model import is_user_model
-from trainer.output_errors import output_errors
 from trainer.reader.broken_records import BrokenRecord
 from trainer.reader.order import bytes_share
 from trainer.strengths import NONE

@@ -18,13 +18,12 @@ from beam_pipeline.inputs.annotations.coco import (
 )
 from beam_pipeline.inputs.annotations.places import ENDINGS, NAMES_FILES, Place, marks_of
 from beam_pipeline.inputs.folders import PathFilter, Skipped, files_below
-from beam_pipeline.inputs.layout import wrong_input
 from beam_pipeline.inputs.tables.cells import shown
 from beam_pipeline.inputs.tables.paths import image_place
 from beam_pipeline.options import VOC, InputOptions
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
-from imageshards.errors import Arg, UserError
+from imageshards.errors import Arg, UserError, wrong_input
 
 WITHOUT_FILE, OTHER_NAME = "without_annotation_file", "other_file_name"
 LONG_LINE, DIFFICULT, OUTSIDE_SETS = "long_lines", "difficult_objects", "outside_image_sets"

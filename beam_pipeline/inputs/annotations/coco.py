@@ -10,11 +10,10 @@ import msgspec
 from beam_pipeline.inputs.annotations.places import Place
 from beam_pipeline.inputs.folders import Skipped
 from beam_pipeline.inputs.labels import split_word
-from beam_pipeline.inputs.layout import unreadable, wrong_input
 from beam_pipeline.inputs.tables.paths import image_place
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
-from imageshards.errors import Arg, UserError
+from imageshards.errors import Arg, UserError, unreadable_input, wrong_input
 from imageshards.text import printable
 
 # Reasons of boxes that are left out, and of images and categories without boxes.
@@ -94,7 +93,7 @@ def _read(path: str) -> _File:
     try:
         return msgspec.json.decode(storage.read(path), type=_File)
     except OSError as e:
-        raise unreadable(path, e) from e
+        raise unreadable_input(path, e) from e
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
         expected = "images with id and file_name, annotations with image_id, category_id and bbox, "
         expected += "and categories with id and name"

@@ -15,11 +15,11 @@ import yaml  # type: ignore[import-untyped]
 
 from beam_pipeline.inputs.annotations.refused import has_form, head_of, kind_of
 from beam_pipeline.inputs.folders import Skipped, folder_entries, matching_files
-from beam_pipeline.inputs.layout import is_pattern, layout_of, unfit_option, unreadable, wrong_input
+from beam_pipeline.inputs.layout import is_pattern, layout_of, unfit_option
 from beam_pipeline.inputs.tables.cells import shown
 from beam_pipeline.options import ARCHIVES, COCO, TABLE, VOC, YOLO, InputOptions
 from imageshards import storage
-from imageshards.errors import Arg
+from imageshards.errors import Arg, unreadable_input, wrong_input
 from imageshards.images.options import passed_over
 from imageshards.manifest import SPLIT_NAMES
 
@@ -259,7 +259,7 @@ def _config(path: str) -> Mapping[str, Any] | None:
         # The base loader makes only texts, so that a class `no` is not read as False.
         found = yaml.load(text, yaml.BaseLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as e:
-        raise unreadable(path, e) from e
+        raise unreadable_input(path, e) from e
     return found if isinstance(found, dict) and "names" in found else None
 
 

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterable, Sequence
 
 from beam_pipeline.inputs.folders import Tree
-from beam_pipeline.inputs.layout import layout_of, wrong_input
+from beam_pipeline.inputs.layout import layout_of
 from beam_pipeline.options import COCO, TABLE, VOC, YOLO, InputOptions
 from imageshards import storage
-from imageshards.errors import Arg, UserError
+from imageshards.errors import Arg, UserError, wrong_input
 from imageshards.manifest import NONE, SEVERAL
 
 _HEAD_BYTES = 64 << 10

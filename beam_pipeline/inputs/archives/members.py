@@ -26,20 +26,12 @@ from beam_pipeline.images.read import (
 )
 from beam_pipeline.inputs.annotations.refused import file_error
 from beam_pipeline.inputs.folders import PathFilter, Skipped, files_below, matching_files
-from beam_pipeline.inputs.layout import (
-    glob_root,
-    is_glob,
-    is_pattern,
-    layout_of,
-    unreadable,
-    without_suffix,
-    wrong_input,
-)
+from beam_pipeline.inputs.layout import glob_root, is_glob, is_pattern, layout_of, without_suffix
 from beam_pipeline.inputs.spool import DECOMPRESSION_ERRORS, decompressed, spool_tar
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import ARCHIVE_SUFFIXES, ARCHIVES, DATASET, TABLE, InputOptions
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import UserError, unreadable_input, wrong_input
 from imageshards.storage.concurrency import check_stopped
 from imageshards.text import printable
 
@@ -329,7 +321,7 @@ def open_archive(
     ) as e:  # fmt: skip
         reason = getattr(e, "strerror", None) or str(e) or type(e).__name__
         if isinstance(e, OSError) and e.errno:
-            raise unreadable(path, e) from e
+            raise unreadable_input(path, e) from e
         if error := file_error(path):
             raise error from e
         problem = f"which is damaged, cut off or no archive of its name ({reason})"

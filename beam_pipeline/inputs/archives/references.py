@@ -23,16 +23,15 @@ from beam_pipeline.inputs.archives.members import (
     open_archive,
 )
 from beam_pipeline.inputs.folders import EXCLUDED_BY_GLOB, Level, PathFilter, Skipped
-from beam_pipeline.inputs.layout import wrong_input
 from beam_pipeline.inputs.tables.references import refs_of_row
 from beam_pipeline.inputs.tables.roles import TableSchema
-from beam_pipeline.inputs.tables.rows import Row
 from beam_pipeline.inputs.tables.schema import schema_of_rows
 from beam_pipeline.options import WEBDATASET, InputOptions
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
-from imageshards.errors import Arg, ImageError, UserError, install_advice
+from imageshards.errors import Arg, ImageError, UserError, install_advice, wrong_input
 from imageshards.manifest import NONE
+from imageshards.tables import Row
 from imageshards.text import counted, key_of, printable
 
 # Members that show whether an archive is a WebDataset, and samples that show the column types.

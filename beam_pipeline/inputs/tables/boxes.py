@@ -6,16 +6,15 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from beam_pipeline.inputs.layout import wrong_input
 from beam_pipeline.inputs.tables import cells
 from beam_pipeline.inputs.tables.cells import convert, shown, with_box_type, wrong_cell
 from beam_pipeline.inputs.tables.roles import TableSchema
-from beam_pipeline.inputs.tables.rows import Row
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import PIXELS, RELATIVE, XYWH, ColumnSpec
 from beam_pipeline.planning.refs import ImageRef, names_of
-from imageshards.errors import Arg, UserError
+from imageshards.errors import Arg, UserError, wrong_input
 from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, NONE, OBJECT_PREFIX, SEVERAL
+from imageshards.tables import Row
 
 # Relative boxes may reach beyond the picture by its own size. Larger values must be pixels, and a
 # table in pixels has larger values.

@@ -14,12 +14,12 @@ from typing import Any
 from beam_pipeline.inputs.tables import cells
 from beam_pipeline.inputs.tables.cells import shown
 from beam_pipeline.inputs.tables.roles import TableSchema
-from beam_pipeline.inputs.tables.rows import Row
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.planning.refs import HOW_PATHS_ARE_READ, MISSING, ImageRef, why_missing
 from imageshards import storage
 from imageshards.errors import Arg, UserError
 from imageshards.images.options import EXTENSIONS
+from imageshards.tables import Row
 from imageshards.template import fields, fill
 from imageshards.text import counted
 

@@ -14,13 +14,14 @@ from beam_pipeline.inputs.tables.boxes import checked_boxes
 from beam_pipeline.inputs.tables.cells import wrong_cell
 from beam_pipeline.inputs.tables.paths import folder_of, image_place
 from beam_pipeline.inputs.tables.roles import ROW_NUMBERS, TableSchema
-from beam_pipeline.inputs.tables.rows import Part, picture_rows, read_rows, row_key
+from beam_pipeline.inputs.tables.rows import picture_rows, row_key
 from beam_pipeline.inputs.tables.schema import check_class_names
 from beam_pipeline.options import RELATIVE
 from beam_pipeline.plan_options import is_split_name
 from beam_pipeline.planning.refs import ImageRef, Label
 from imageshards.errors import Arg
 from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, NONE, OBJECT_PREFIX, SEVERAL
+from imageshards.tables import Part, read_rows
 from imageshards.template import fields, fill
 from imageshards.text import composed, printable
 

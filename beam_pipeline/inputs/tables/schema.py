@@ -11,25 +11,22 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from beam_pipeline.inputs.folders import matching_files
-from beam_pipeline.inputs.layout import glob_root, unfit_option, wrong_input
+from beam_pipeline.inputs.layout import glob_root, unfit_option
 from beam_pipeline.inputs.tables import boxes, cells
 from beam_pipeline.inputs.tables.paths import check_found, folder_of, proposed_template
 from beam_pipeline.inputs.tables.roles import ROW_NUMBERS, TableSchema
 from beam_pipeline.inputs.tables.rows import (
-    Row,
     class_names_in,
     holds_pictures,
-    is_parquet,
-    parquet_schema,
-    read_rows,
     whole_numbers_with_nulls,
 )
 from beam_pipeline.option_texts import invalid
 from beam_pipeline.options import RELATIVE, XYWH, ColumnSpec, InputOptions
 from imageshards import storage
-from imageshards.errors import Arg, UserError
+from imageshards.errors import Arg, UserError, wrong_input
 from imageshards.images.options import EXTENSIONS
 from imageshards.manifest import BOX_CLASS_FEATURE, BOX_FEATURES, NONE, ONE, RECORD_NAMES, SEVERAL
+from imageshards.tables import Row, is_parquet, parquet_schema, read_rows
 from imageshards.template import fields
 
 # Rows from which the type of an undeclared column is inferred.

@@ -18,10 +18,10 @@ from pyarrow import parquet
 
 from beam_pipeline.images.read import read_images
 from beam_pipeline.inputs.listing import listing_tasks
-from beam_pipeline.inputs.tables import rows as table_rows
 from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import names_of
+from imageshards import tables
 from tests.support.errors import refused
 from tests.support.listings import labels, listed, put
 from tests.support.stores import store_uri
@@ -266,7 +266,7 @@ def test_in_a_pipeline_odd_names_survive_and_what_is_passed_over_is_counted(tmp_
     [({"label": "several"}, ("1", "10")), (NONE, None), (NONE | {"label_column": "label"}, None)],
 )
 def test_boxes_in_several_files_are_one_reference(tmp_path, monkeypatch, options, label):
-    monkeypatch.setattr(table_rows, "_PART_ROWS", 2)
+    monkeypatch.setattr(tables, "_PART_ROWS", 2)
     for name, images in (("b", "xyxz"), ("a", "yxy")):
         first = 10 * (name == "b")
         rows = [

@@ -46,7 +46,7 @@ def test_an_unknown_command_is_one_sentence(argv, sentence, capsys):
         ("duplicates DIR --output /proc/none", "", "--output received '/proc/none'"),
         ("duplicates DIR", INDEX, f"whose {INDEX} is missing"),
         ("duplicates DIR", SHARD, f"whose {SHARD} cannot be read (No such file"),
-        ("report DIR", "", "could not be written"),
+        ("report DIR", "", "report', where index.html cannot be written"),
         ("verify DIR", "manifest.json", "where there is no manifest.json"),
     ],
 )

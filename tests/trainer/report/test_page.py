@@ -79,8 +79,8 @@ def test_the_page_has_no_external_resources(folder: pathlib.Path, tmp_path: path
     path = write_report(str(tmp_path / "new" / "report"), made)
     assert path == str(tmp_path / "new" / "report" / "index.html")
     (tmp_path / "file").write_text("")
-    with refused("", "index.html", "output or report"):
-        write_report(str(tmp_path / "file"), made)
+    with refused("report", "index.html cannot be written"):
+        write_report(str(tmp_path / "file"), made, "report")
     assert [p.name for p in pathlib.Path(path).parent.iterdir()] == ["index.html"]
     text = pathlib.Path(path).read_text("utf-8")
     page = Page(text)

@@ -99,11 +99,11 @@ def test_records_of_a_split_are_read_in_the_order_of_its_index(tmp_path):
         ("id,age\n1,2\n", "{name}.jpg", None, "image_path", "columns among id, age"),
         ("id,age\n1,2\n", "{id}.jpg", "name", "key_column", "columns among id, age"),
         ("id,age\n1,2\n", "id.jpg", None, "image_path", "columns of the table in braces"),
-        ("id,age\n1,2,3\n", "{id}.jpg", None, "input", "line 2 has 3 cells, not 2"),
-        ("id,id\n1,2\n", "{id}.jpg", None, "input", "same name"),
+        ("id,age\n1,2,3\n", "{id}.jpg", None, "", "line 2 has 3 cells; expected 2"),
+        ("id,id\n1,2\n", "{id}.jpg", None, "", "names the column 'id' twice"),
         ("id,age\n", "{id}.jpg", None, "input", "no row"),
         ("id,age\n1,2\n3,4\n", "x/{id}.jpg", None, "input", "2 pictures none exists"),
-        ("id\n\xff", "{id}.jpg", None, "input", "cannot be read"),
+        ("id\n\xff", "{id}.jpg", None, "input", "line 2 is not UTF-8"),
     ],
 )
 def test_wrong_tables_are_refused_in_a_sentence(

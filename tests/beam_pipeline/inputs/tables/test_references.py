@@ -12,15 +12,15 @@ from pyarrow import parquet
 
 from beam_pipeline.images.read import read_images
 from beam_pipeline.inputs.listing import schema_of
-from beam_pipeline.inputs.tables import rows as table_rows
 from beam_pipeline.inputs.tables.boxes import merge_boxes
 from beam_pipeline.inputs.tables.references import read_refs
 from beam_pipeline.inputs.tables.roles import TableSchema
-from beam_pipeline.inputs.tables.rows import Part
 from beam_pipeline.inputs.tables.schema import INFERENCE_ROWS, read_schema, table_files
 from beam_pipeline.options import ColumnSpec, InputOptions
 from beam_pipeline.planning.refs import MISSING, ImageRef
+from imageshards import tables
 from imageshards.manifest import OBJECT_PREFIX
+from imageshards.tables import Part
 from tests.support.errors import refused
 from tests.support.listings import listed, put
 from tests.support.stores import store_uri
@@ -493,7 +493,7 @@ def test_pictures_are_read_in_batches_of_few_bytes(tmp_path, monkeypatch):
         asked.append(rows)
         return iter_batches(file, rows, **how)
 
-    monkeypatch.setattr(table_rows, "_BATCH_BYTES", 2500)
+    monkeypatch.setattr(tables, "_BATCH_BYTES", 2500)
     monkeypatch.setattr(parquet.ParquetFile, "iter_batches", noted)
     pictures = pa.array([bytes([n]) * 1000 for n in range(16)])
     table = pa.table({"image": pictures, "label": ["a"] * 16})

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from beam_pipeline.inputs.tables import rows as table_rows
-from beam_pipeline.inputs.tables.rows import parts, read_rows
+from imageshards import tables
+from imageshards.tables import parts, read_rows
 from tests.support.errors import refused
 from tests.support.stores import store_uri
 
@@ -69,7 +69,7 @@ def test_parts_of_a_parquet_file_are_the_whole_of_it(scratch, groups, rows_in_pa
             writer.write_table(table.slice(begin, count), row_group_size=count)
             begin += count
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table_rows, "_PART_ROWS", rows_in_part)
+        patch.setattr(tables, "_PART_ROWS", rows_in_part)
         found = [row for part in parts(path) for row in read_rows(path, None, part)]
         assert len(parts(path)) <= max(1, len(groups))
     assert found == list(read_rows(path))
