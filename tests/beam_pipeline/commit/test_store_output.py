@@ -260,6 +260,7 @@ def test_a_refused_job_leaves_nothing_in_the_bucket(server, tmp_path, capfd):
 
 
 @ONLY_S3
+@pytest.mark.long
 def test_extra_columns_are_analysed_here_and_the_transform_is_put_there(server, photos, tmp_path):
     paths = sorted(photos.glob("*/[cd]?? *.jpg"))
     rows = [f"{path},{path.parent.name},{i * 0.37:.2f}" for i, path in enumerate(paths)]
