@@ -1,35 +1,9 @@
 """What tests of inputs and of images share."""
 
-import copy
 import os
 import pathlib
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
-
-
-@pytest.fixture(autouse=True, scope="session")
-def each_view_of_flags_is_parsed_once() -> Iterator[None]:
-    """Beam makes a parser for each of hundreds of looks at its flags: a fifth of a small build."""
-    parsed: dict[Any, PipelineOptions] = {}
-
-    def view_as(self: Any, cls: Any) -> PipelineOptions:
-        key = cls, *self._flags
-        if key not in parsed:
-            parsed[key] = cls(self._flags)
-        view = object.__new__(cls)
-        vars(view).update(vars(parsed[key]))
-        for name in view._visible_option_list():
-            if name not in self._all_options:
-                self._all_options[name] = copy.copy(getattr(view._visible_options, name))
-        view._all_options = self._all_options
-        return view
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PipelineOptions, "view_as", view_as)
-        yield
 
 
 @pytest.fixture
