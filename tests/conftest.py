@@ -19,7 +19,10 @@ from tests.support import pictures
 
 # How long an example takes depends on who runs beside it.
 too_slow = [hypothesis.HealthCheck.too_slow]
-hypothesis.settings.register_profile("imageshards", deadline=None, suppress_health_check=too_slow)
+# Each run draws others.
+hypothesis.settings.register_profile(
+    "imageshards", max_examples=50, deadline=None, suppress_health_check=too_slow
+)
 hypothesis.settings.load_profile("imageshards")
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent

@@ -3,11 +3,11 @@
 import os
 import shutil
 import subprocess
-import sys
 
 import pytest
 
 from beam_pipeline.images import process_pool
+from beam_pipeline.planning import transforms
 from imageshards.verification import command as verify
 from tests.support.builds import (
     build,
@@ -19,6 +19,7 @@ from tests.support.builds import (
     rejects_of,
 )
 from tests.support.built_records import assert_records_are_as_described
+from tests.support.commands import ForkedBuild
 
 pytestmark = pytest.mark.process
 
@@ -103,24 +104,21 @@ def test_hostile_files_are_quarantined_with_their_reason(tmp_path, broken_jpegs,
     assert assert_records_are_as_described(output)
 
 
-@pytest.mark.slow
+def forget_make_plan() -> None:
+    vars(transforms)["make_plan"] = None
+
+
 def test_a_mistake_is_one_line_on_the_terminal_and_a_bug_is_a_traceback(photos, tmp_path):
-    code = (
-        "import sys\nfrom beam_pipeline.__main__ import main\n"
-        "from beam_pipeline.planning import transforms\n"
-        "if '--salt' in sys.argv: transforms.make_plan = None\n"
-        "sys.exit(main(sys.argv[1:]))\n"
-    )
-    command = [sys.executable, "-c", code, "--input", photos, "--output", tmp_path / "out"]
-    done = subprocess.run([*command, "--num_shards", "train=99"], stderr=subprocess.PIPE, text=True)
+    command = ["--input", photos, "--output", tmp_path / "out"]
+    done = ForkedBuild(*command, "--num_shards", "train=99").result()
     assert done.returncode == 2
-    *_, line = done.stderr.splitlines()  # before it, progress on a slow machine
+    *_, line = done.stdout.splitlines()  # before it, progress on a slow machine
     assert line.startswith("imageshards build: --num_shards received 99")
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in done.stdout
     assert not (tmp_path / "out").exists()
-    done = subprocess.run([*command, "--salt", "x"], stderr=subprocess.PIPE, text=True)
+    done = ForkedBuild(*command, before=forget_make_plan).result()
     assert done.returncode == 1
-    assert "TypeError: 'NoneType' object is not callable" in done.stderr
+    assert "TypeError: 'NoneType' object is not callable" in done.stdout
 
 
 def test_names_that_are_no_text_are_keys_and_places_that_can_be_written(tmp_path):

@@ -2,7 +2,7 @@
 
 A job server for Flink is a Java program that takes a portable proto; what its translator
 refuses, and what it must hold in memory, is known from its source. So the proto is looked at:
-of labels alone, of an image table, and of extra columns through tensorflow-transform. What a
+of labels alone, and of a table with extra columns through tensorflow-transform. What a
 runner would have to hold at once is weighed while the graph runs in this process.
 """
 
@@ -63,17 +63,16 @@ SHARD, BATCH, SAMPLE = 10, 10, 8
 
 
 def build_of(kind: str, count: int, folder: pathlib.Path) -> beam.Pipeline:
-    """A job for a remote runner: of `labels` alone, of a `manifest`, or with `columns`."""
+    """A job for a remote runner: of `labels` alone, or of a table with `columns`."""
     images = builds.class_folders(folder / "in", {"cat": count // 2, "dog": count // 2})
     source = InputOptions(str(images))
-    if kind != "labels":
-        extra = {"age": 1.5, "tokens": [1, 2]} if kind == "columns" else {}
-        with open(folder / f"{kind}.jsonl", "w") as file:
+    if kind == "columns":
+        with open(folder / "table.jsonl", "w") as file:
             for path in sorted(images.rglob("*.jpg")):
                 row = {"image": str(path.relative_to(folder)), "label": path.parent.name}
-                print(json.dumps(row | extra), file=file)
+                print(json.dumps(row | {"age": 1.5, "tokens": [1, 2]}), file=file)
         columns = (ColumnSpec("age", "float", (), "zscore"), ColumnSpec("tokens", "int", None))
-        source = InputOptions(file.name, columns=columns if extra else None)
+        source = InputOptions(file.name, columns=columns)
     shards = PlanOptions({"train": 0.5, "validation": 0.5}, num_shards={"*": count // (2 * SHARD)})
     staging = folder / "out" / ".staging"
     staging.mkdir(parents=True)
@@ -241,7 +240,7 @@ class Case:
 COLUMNS = pytest.param("columns", marks=pytest.mark.process)  # imports TensorFlow
 
 
-@pytest.fixture(scope="module", params=["labels", "manifest", COLUMNS])
+@pytest.fixture(scope="module", params=["labels", COLUMNS])
 def case(request, tmp_path_factory) -> Case:
     built = build_of(request.param, SMALL, tmp_path_factory.mktemp(request.param))
     return Case(request.param, built, Graph(submitted(built)))

@@ -40,8 +40,8 @@ def class_folders(root: pathlib.Path, counts: dict[str, int], seed=0, broken=0) 
 
 
 def build(*arguments: str | pathlib.Path) -> int:
-    """Runs a build in this process, by two of its own; returns its exit code."""
-    workers = [] if "--direct_num_workers" in arguments else ["--direct_num_workers", "2"]
+    """Runs a build in this process, by one of its own; returns its exit code."""
+    workers = [] if "--direct_num_workers" in arguments else ["--direct_num_workers", "1"]
     return main([*workers, *map(str, arguments)])
 
 

@@ -59,19 +59,19 @@ def taken(batches: Any, count: int) -> list[Any]:
 
 # An epoch ends within the third batch. What augments takes long to build.
 @pytest.mark.parametrize(
-    ("asked", "steps"),
+    ("asked", "starts"),
     [
-        ({"augment": "none"}, 5),
-        ({"augment": "none", "balance": "sampling", "where": "age>=1"}, 5),
-        ({"augment": "light"}, 1),
-        ({"augment": "light", "augment_on": "device"}, 1),
-        ({"augment": flip_and_soften}, 2),
+        ({"augment": "none"}, (1, 2, 3, 5)),
+        ({"augment": "none", "balance": "sampling", "where": "age>=1"}, (2, 3)),
+        ({"augment": "light"}, (1,)),
+        ({"augment": "light", "augment_on": "device"}, (1,)),
+        ({"augment": flip_and_soften}, (2,)),
     ],
 )
-def test_stream_from_any_step_starts_with_the_batch_of_that_step(data, asked, steps):
+def test_stream_from_any_step_starts_with_the_batch_of_that_step(data, asked, starts):
     train = data.train(batch_size=4, seed=3, **asked)
-    whole = list(itertools.islice(train.as_numpy(), steps + 2))
-    for start in range(1, steps + 1):
+    whole = list(itertools.islice(train.as_numpy(), starts[-1] + 2))
+    for start in starts:
         assert_same(list(itertools.islice(train.as_numpy(start), 2)), whole[start : start + 2])
     # Another seed gives another order.
     first, other = (taken(dataclasses.replace(train, seed=n).dataset(), 1)[0][0] for n in (3, 4))

@@ -2,13 +2,11 @@ import hashlib
 import json
 import pathlib
 import signal
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from tests.support.commands import ROOT, run_forked
+from tests.support.commands import Command, run_forked, wait_until
 from tests.support.trainer_data import make_dataset
 from trainer.__main__ import main
 from trainer.serving import model_file
@@ -70,17 +68,16 @@ def test_two_replicas_train_and_leave_a_model(shapes: pathlib.Path, tmp_path: pa
 def test_a_second_run_is_refused_and_ctrl_c_saves_and_says_how_to_resume(shapes, tmp_path):
     flags = ["--data", str(shapes), "--output", str(tmp_path), "--epochs", "100000", *SMALL]
     flags += ["--augment", "none"]
-    command, pipe = [sys.executable, "-u", "-m", "trainer", *flags], subprocess.PIPE
-    ran = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
-    assert ran.stdout is not None and ran.stderr is not None
-    assert any(line.startswith("epoch 2/") for line in ran.stdout)
+    ran = Command("trainer", "trainer", *flags)
+    figures = tmp_path / "metrics.jsonl"
+    wait_until(lambda: figures.exists() and figures.read_text().count("\n") > 1, ran)
     second = run_forked("trainer", *flags)
     assert second.returncode == 2
     assert f"is in use by another job (process {ran.pid} on" in second.stderr
     ran.send_signal(signal.SIGINT)
-    err = ran.stderr.read()
+    _, err = ran.communicate()
     assert "SIGINT: saved; run the same command again to resume after step " in err
     assert "Traceback" not in err
-    assert ran.wait(60) == 130
+    assert ran.wait() == 130
     assert len(_metrics(tmp_path)) >= 2
     assert sorted(p.name for p in tmp_path.iterdir()) == [".run", "checkpoints", "metrics.jsonl"]

@@ -1,14 +1,13 @@
 """The exported transform: with labels alone a copy of the package's graph with its vocabulary."""
 
-import subprocess
 import sys
 
 import pytest
 
 from beam_pipeline.columns import export
 from beam_pipeline.columns.export import export_labels, exported_classes
-from tests.conftest import REPOSITORY
 from tests.support.builds import class_folders
+from tests.support.commands import ForkedBuild
 
 CLASSES = ["b", "a", "ž", " spaced out ", "0"]
 
@@ -28,14 +27,14 @@ def test_the_same_classes_are_read_back_from_the_same_files_however_often(tmp_pa
     assert files_in(tmp_path / "one") == files_in(tmp_path / "other")
 
 
-# As where these are not installed: importing one raises ImportError.
-ALONE = """
-import sys
-missing = "tensorflow", "tensorflow_transform", "tensorflow_metadata", "tfx_bsl", "keras", "trainer"
-sys.modules.update(dict.fromkeys(missing))
-from imageshards.__main__ import main
-sys.exit(main(sys.argv[1:]))
-"""
+MISSING = "tensorflow", "tensorflow_transform", "tensorflow_metadata", "tfx_bsl", "keras", "trainer"
+
+
+def uninstall() -> None:
+    """As where these are not installed: importing one raises ImportError."""
+    if imported := sys.modules.keys() & MISSING:
+        raise RuntimeError(f"Beam has imported {imported}")
+    sys.modules.update(dict.fromkeys(MISSING))  # type: ignore[arg-type]
 
 
 @pytest.mark.process
@@ -46,13 +45,12 @@ def test_labels_alone_are_built_without_tensorflow_and_its_relatives(tmp_path):
     table.write_text("\n".join(["image,label,age", *rows]))
     given = ["--input", table, "--num_shards", "1", "--output"]
     refused, done = (
-        subprocess.run([sys.executable, "-c", ALONE, "build", *given, *more], cwd=REPOSITORY,
-                       capture_output=True, text=True)
+        ForkedBuild(*given, *more, before=uninstall).result()
         for more in ([tmp_path / "refused"], [tmp_path / "out", "--columns", ""])
-    )  # fmt: skip
-    assert refused.returncode == 2 and "pip install 'imageshards[columns]'" in refused.stderr
+    )
+    assert refused.returncode == 2 and "pip install 'imageshards[columns]'" in refused.stdout
     assert not (tmp_path / "refused").exists()
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout
     assert exported_classes(str(tmp_path / "out" / "transform")) == ["cat", "dog"]
 
 

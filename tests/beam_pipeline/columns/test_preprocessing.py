@@ -15,6 +15,7 @@ from imageshards.manifest import FeatureSpec
 from tests.support.columns_run import ODD_LABELS, analyse
 from tests.support.errors import refused
 from tests.support.listings import batches_of
+from tests.support.script import run_script
 
 GOOD_MODULE = """
 import dataclasses
@@ -138,11 +139,10 @@ print(json.dumps([plain | {"kept": kept}, sorted(imported)]))
 
 @pytest.mark.slow
 def test_exported_model_serves_with_plain_tensorflow(through_module):
-    command = [sys.executable, "-c", SERVE, through_module[1]]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    printed = run_script(SERVE, through_module[1])
     served = {"double": [3.0, 5.0], "mean": [2.0, 2.0], "kept": [[7, 8], [9, 0]]}
     expected = [{"image/class/label": [0, -1]} | served, []]
-    assert json.loads(result.stdout.splitlines()[-1]) == expected
+    assert json.loads(printed.splitlines()[-1]) == expected
 
 
 @pytest.mark.slow

@@ -29,7 +29,18 @@ def flags(tmp_path) -> list[str]:
     ]  # fmt: skip
 
 
-def test_shards_and_folder_are_on_the_disk_before_the_manifest_is(flags, tmp_path, monkeypatch):
+_TOGETHER = threading.Barrier(4)
+
+
+def finalize_together(task, places):
+    """Waits until four shards are made final at the same time."""
+    _TOGETHER.wait(60)
+    return finalize.finalize_shard(task, places)
+
+
+def test_shards_made_final_side_by_side_are_on_the_disk_before_the_manifest_is(
+    flags, tmp_path, monkeypatch
+):
     output = tmp_path / "set"
     synced: list[str] = []
     fsync, link = os.fsync, os.link
@@ -44,6 +55,7 @@ def test_shards_and_folder_are_on_the_disk_before_the_manifest_is(flags, tmp_pat
 
     monkeypatch.setattr(os, "fsync", noting_fsync)
     monkeypatch.setattr(os, "link", noting_link)
+    monkeypatch.setattr(commit, "finalize_shard", finalize_together)
     assert build(*flags, "--no_report") == 0
     place = synced.index(f"link {output}/manifest.json")
     paths = [*output.glob("*.tfrecord"), *(output / "quarantine").iterdir(), output]
@@ -136,20 +148,6 @@ def test_records_are_added_up_again_when_they_have_moved(job, monkeypatch):
     with pytest.raises(RuntimeError, match="the shards to be committed hold"):
         job.commit()
     assert fingerprint_if_whole(job.output) is None
-
-
-_TOGETHER = threading.Barrier(4)
-
-
-def finalize_together(task, places):
-    """Waits until four shards are made final at the same time."""
-    _TOGETHER.wait(60)
-    return finalize.finalize_shard(task, places)
-
-
-def test_shards_are_made_final_side_by_side(flags, monkeypatch):
-    monkeypatch.setattr(commit, "finalize_shard", finalize_together)
-    assert build(*flags, "--no_report") == 0
 
 
 def test_the_example_runs(tmp_path, monkeypatch):

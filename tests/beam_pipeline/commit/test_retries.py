@@ -94,7 +94,7 @@ def test_repeated_steps_make_the_same_dataset(disturbed, output, tmp_path, overw
     shutil.rmtree(tmp_path / "new")  # the originals are not read again
 
     # A smaller example would say no more, and takes minutes to find.
-    @settings(deadline=None, max_examples=25, derandomize=True, phases=[Phase.generate])
+    @settings(deadline=None, max_examples=12, derandomize=True, phases=[Phase.generate])
     @given(draw=st.randoms(use_true_random=False))
     def check(draw: random.Random) -> None:
         commit_steps.restore(output, written)

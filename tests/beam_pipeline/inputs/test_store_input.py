@@ -17,7 +17,7 @@ FLAGS = ("--image_size", "32", "--num_shards", "train=3,validation=1", "--no_rep
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    return class_folders(tmp_path_factory.mktemp("photos") / "in", {"cat": 30, "dog": 24})
+    return class_folders(tmp_path_factory.mktemp("photos") / "in", {"cat": 16, "dog": 16})
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_only_lasting_errors_of_a_store_end_a_build(server, here, there, tmp_pat
     assert f"stores: {len(asked)} requests, 9 of them sent again;" in capfd.readouterr().out
     failed = [a for a in asked if a.status not in (200, 206, 404)]  # it is no dataset
     images = [a for a in asked if ".jpg" in a.target and a not in failed]
-    assert len(failed) == 9 and len(images) == 54  # one request for each
+    assert len(failed) == 9 and len(images) == 32  # one request for each
     # The bucket, whether the folder holds archives, a look at each of two folders, the listing.
     assert len(asked) - len(images) - len(failed) <= 11
 

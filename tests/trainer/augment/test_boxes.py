@@ -71,9 +71,8 @@ def test_points_move_as_the_affine_map_moves_their_pixels(x, y, flip, turn, top,
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "none, another aspect": {"augment": "none", "image_size": (96, 128)},
-    "light, another aspect": {"augment": "light", "image_size": (128, 96)},
-    "light, cached": {"augment": "light", "cache": "pixels", "image_size": 64},
+    "none": {"augment": "none", "image_size": (96, 128)},
+    "light, cached": {"augment": "light", "cache": "pixels", "image_size": (128, 96)},
     "light, device": {"augment": "light", "augment_on": "device", "image_size": (72, 96)},
     "strong, smaller": {"augment": "strong", "image_size": 72},
     "strong, device": {"augment": "strong", "augment_on": "device"},
@@ -96,14 +95,12 @@ def _overlap(a, b):
     return sides[0] * sides[1] / (sum(areas) - sides[0] * sides[1])
 
 
-VARIED = ["light, device", "strong, smaller"]
+VARIED = ("light, device", "strong, smaller")
 
 
-@pytest.mark.parametrize(
-    ("name", "varies"), [(name, False) for name in SETTINGS] + [(name, True) for name in VARIED]
-)
-def test_the_box_of_a_coloured_rectangle_is_around_its_pixels(name, varies, tmp_path):
-    folder, _ = make_boxes(tmp_path / "set", varies=varies)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_box_of_a_coloured_rectangle_is_around_its_pixels(name, tmp_path):
+    folder, _ = make_boxes(tmp_path / "set", varies=name in VARIED)
     asked: dict[str, Any] = {"image_size": (160, 160)} | SETTINGS[name]
     asked["cache_folder"] = tmp_path / "cache" if "cached" in name else None
     is_strong = "strong" in name

@@ -1,6 +1,4 @@
 import dataclasses
-import pathlib
-import subprocess
 import sys
 
 import pytest
@@ -13,33 +11,33 @@ from tests.support.pictures import scene
 from tests.support.runs import metrics
 from tests.support.served_models import card, network
 from tests.support.trainer_data import make_dataset
+from trainer import predict
 from trainer.__main__ import main
 from trainer.serving import model_file
 
 pytestmark = pytest.mark.process
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_module_that_a_file_names_is_imported_only_when_asked(tmp_path, compiled):
+def test_a_module_that_a_file_names_is_imported_only_when_asked(
+    tmp_path, compiled, monkeypatch, capsys
+):
     of = dataclasses.replace(card(), training={"model": "hostile:build"}, compiled=compiled)
     model_file.save_model(network(of), str(tmp_path / "model.keras"), of)
     (tmp_path / "hostile.py").write_text("open('ran', 'w')\ndef build(*given): raise OSError\n")
     (tmp_path / "a.jpg").write_bytes(encoded(scene()))
-    command = str(pathlib.Path(sys.executable).with_name("imageshards"))
-
-    def predict(*more: str) -> subprocess.CompletedProcess[str]:
-        argv = [command, "predict", "--model_path", "model.keras", "a.jpg", *more]
-        return subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
-
-    ran = predict()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("hostile", None)
+    command = ["--model_path", "model.keras", "a.jpg"]
     # Without layers of its own a model needs no module; one that was compiled does.
-    assert ran.returncode == (2 if compiled else 0) and not (tmp_path / "ran").exists()
+    assert predict.main(command) == (2 if compiled else 0) and not (tmp_path / "ran").exists()
     if compiled:
-        assert "'hostile:build'" in ran.stderr and ran.stderr.count("\n") == 1
-        assert "--model hostile:build" in ran.stderr and "--trust" in ran.stderr
-    ran = predict("--trust") if compiled else predict("--model", "hostile:build")
-    assert (tmp_path / "ran").exists() and ran.returncode == (2 if compiled else 0)
+        said = capsys.readouterr().err
+        assert "'hostile:build'" in said and said.count("\n") == 1
+        assert "--model hostile:build" in said and "--trust" in said
+    command += ["--trust"] if compiled else ["--model", "hostile:build"]
+    assert predict.main(command) == (2 if compiled else 0) and (tmp_path / "ran").exists()
 
 
 @pytest.mark.slow

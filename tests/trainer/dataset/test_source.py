@@ -135,7 +135,7 @@ def test_pickled_source_is_small_and_its_repr_names_the_dataset(made, tmp_path):
 
 
 @pytest.mark.process
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("loader", "place"), [("torch-spawn", "disk"), ("torch-fork", "gs"), ("grain", "s3")]
 )

@@ -152,7 +152,7 @@ def test_preprocess_matches_the_layers_of_the_architecture(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [".keras", ".h5"])
+@pytest.mark.parametrize("kind", [".keras", pytest.param(".h5", marks=pytest.mark.long)])
 def test_weights_of_efficientnet_give_its_logits(tmp_path, kind):
     """Whatever normalisation a file of weights brings, pixels are scaled once."""
     path = str(tmp_path / f"published{kind}")

@@ -3,13 +3,12 @@ import dataclasses
 import itertools
 import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
 import tensorflow as tf
 
 from imageshards.tfrecord import write_records
+from tests.support.commands import run_forked
 from tests.support.errors import refused
 from tests.support.external_sets import flip_byte, records_of
 from tests.support.reader_sets import (
@@ -21,6 +20,7 @@ from tests.support.reader_sets import (
     training_data,
     value_of,
 )
+from tests.support.script import run_script
 from tests.support.trainer_data import assert_same
 from trainer.augment.augmentation import make_augmentation
 from trainer.config import ReadConfig
@@ -172,7 +172,7 @@ def test_a_cache_larger_than_the_memory_is_mapped_without_the_right_to_write(sub
 
 
 def test_a_limit_on_the_address_space_is_named_before_decoding(tmp_path):
-    code = """if True:
+    script = """
         import dataclasses, pathlib, resource, sys
         import tests.support.reader_sets as sets
         from trainer.dataset.spec import ReadOptions
@@ -187,16 +187,13 @@ def test_a_limit_on_the_address_space_is_named_before_decoding(tmp_path):
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         decode_once(subset, ReadOptions(2, "pixels", sys.argv[1]), None)  # nothing may read
     """
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    env = os.environ | {"PYTHONPATH": "."}
-    found = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
-    said = found.stderr.splitlines()[-1]
+    said = run_forked("tests.support.script", script, tmp_path).stderr.splitlines()[-1]
     assert "UserError: cache received 'pixels'" in said and "ulimit -v unlimited" in said, said
     assert "pixels' of 0.60 GB" in said and "process is limited to " in said, said
 
 
 def test_cached_pictures_are_not_copied_into_memory(tmp_path):
-    code = """if True:
+    script = """
         import gc, pathlib, sys
         import tests.support.reader_sets as sets
         from trainer.augment.augmentation import make_augmentation
@@ -226,5 +223,4 @@ def test_cached_pictures_are_not_copied_into_memory(tmp_path):
         gc.collect()
         assert next(iterator)["inputs"]["image"].numpy().any()
     """
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": "."}, timeout=300)
+    run_script(script, tmp_path)

@@ -1,13 +1,11 @@
 """What a dataset of the reader leaves behind, at its own end and at that of the program."""
 
-import os
-import subprocess
-import sys
 import textwrap
 
 import pytest
 
 from tests.support.reader_sets import make_set
+from tests.support.script import run_script
 
 pytestmark = pytest.mark.process
 
@@ -33,11 +31,7 @@ def batches():
 
 
 def run(script, *arguments):
-    command = [sys.executable, "-c", _HEAD + textwrap.dedent(script), *map(str, arguments)]
-    env = os.environ | {"PYTHONPATH": ".", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=240)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return run_script(_HEAD + textwrap.dedent(script), *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +42,7 @@ def folder(tmp_path_factory):
 
 
 def test_a_deleted_dataset_leaves_nothing_behind(folder, tmp_path):
-    """Each reader carries 4 MiB here, so that 75 of them would be seen."""
+    """Each reader carries 4 MiB here, so that 40 of them would be seen."""
     script = """
     def count():
         gc.collect()
@@ -61,12 +55,12 @@ def test_a_deleted_dataset_leaves_nothing_behind(folder, tmp_path):
             made.reader.ballast = np.ones(1 << 19)
             assert len(list(made.take(2))) == 2
         options = ReadOptions(2, "pixels", sys.argv[2])
-        for i in range(number // 25):
+        for i in range(number // 10):
             list(training_data(subset, 8, read_options=options).batches().take(2))
         return count()
 
-    threads, files, megabytes = use(25)
-    more_threads, more_files, more_megabytes = use(75)
+    threads, files, megabytes = use(10)
+    more_threads, more_files, more_megabytes = use(40)
     assert more_threads <= max(threads, 40) and more_files <= files, (more_threads, more_files)
     assert more_megabytes - megabytes < 100, (megabytes, more_megabytes)
     """

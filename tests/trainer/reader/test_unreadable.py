@@ -59,11 +59,15 @@ def find(subset, numbers=range(NUM_RECORDS)):
 )
 def test_an_unreadable_record_is_found_with_number_and_offset(folder, payload, reason):
     offset = spoil(folder, 1, 2, payload)
-    found = find(load(folder))
+    found = find(load(folder), [3, 9, 15])
     assert dataclasses.astuple(found)[1:4] == (2, 9, offset)
     assert found.path == str(shard(folder, 1))
     assert found.reason.startswith(reason)
-    assert find(load(folder), [3, 9, 15]) == found
+
+
+def test_the_first_unreadable_record_of_those_asked_for_is_found(folder):
+    spoil(folder, 1, 2, b"no example")
+    assert find(load(folder)) == find(load(folder), [3, 9, 15])
     assert find(load(folder), [3, 8, 15]) is None
 
 
@@ -104,7 +108,7 @@ def test_without_a_broken_record_the_error_quotes_tensorflow(folder):
 
 def test_real_broken_pictures_are_found_exactly_where_the_reader_fails(broken_jpegs, tmp_path):
     files = sorted(p for p in broken_jpegs.rglob("*") if p.is_file())
-    pictures = [p.read_bytes() for p in files if p.stat().st_size < 200_000][:40]
+    pictures = [p.read_bytes() for p in files if p.stat().st_size < 200_000][:40:2]
     data = make_dataset(tmp_path / "d", {"train": 3}, num_shards=1, mode="shortest")
     payloads = [example({LABEL: 0, IMAGE: picture}) for picture in pictures]
     rewrite_shard(data, "train-00000-of-00001.tfrecord", payloads)

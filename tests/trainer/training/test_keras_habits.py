@@ -97,16 +97,14 @@ CASES: dict[str, Callable[[pathlib.Path], list[Any]]] = {
         _saver(folder, "step-{epoch}-{batch}", save_freq=3),
         callbacks.TensorBoard(folder / "events", update_freq=2, write_graph=False),
     ],
-    "LearningRateScheduler, CSVLogger": lambda folder: [
-        {"penalty": "l2"},  # of the outputs: another one for every batch
+    "LearningRateScheduler, CSVLogger, SwapEMAWeights": lambda folder: [
+        # The penalty of the outputs is another one for every batch.
+        {"penalty": "l2", "optimizer": Adam(0.01, use_ema=True, ema_momentum=0.6)},
         callbacks.LearningRateScheduler(lambda epoch, rate: rate / (1 + epoch)),
         callbacks.CSVLogger(folder / "log.csv"),
-    ],
-    "TerminateOnNaN": lambda folder: [{"optimizer": SGD(1e38)}, callbacks.TerminateOnNaN()],
-    "SwapEMAWeights": lambda folder: [
-        {"optimizer": Adam(0.01, use_ema=True, ema_momentum=0.6)},
         callbacks.SwapEMAWeights(swap_on_epoch=True),
     ],
+    "TerminateOnNaN": lambda folder: [{"optimizer": SGD(1e38)}, callbacks.TerminateOnNaN()],
 }
 
 

@@ -1,37 +1,34 @@
 """Runs that are killed by real signals resume with the next record, to the same bits."""
 
 import pathlib
-from typing import Any
 
 import pytest
 
 from tests.support.commands import Command, kill_at, killed_train, run_forked
 from tests.support.runs import digest, metrics, train_flags
 from tests.support.trainer_data import make_dataset
+from trainer.__main__ import main
 
 pytest.importorskip("tensorflow")
 
 
-@pytest.mark.slow
-def test_a_finished_run_is_unchanged_and_a_longer_one_resumes_from_it(shapes, tmp_path):
-    def train(*more: object) -> Any:
-        return run_forked("trainer", *train_flags(shapes, tmp_path, *more))
+def test_a_finished_run_is_unchanged_and_a_longer_one_resumes_from_it(shapes, tmp_path, capsys):
+    def train(*more: object) -> tuple[int, str]:
+        return main(train_flags(shapes, tmp_path, *more)), "".join(capsys.readouterr())
 
-    assert train("--steps", 7).returncode == 0
+    assert train("--steps", 7)[0] == 0
     weights = digest(tmp_path)
-    ran = train("--steps", 7)
-    assert ran.returncode == 0 and "all 7 steps are done already" in ran.stdout
+    code, said = train("--steps", 7)
+    assert code == 0 and "all 7 steps are done already" in said
     assert digest(tmp_path) == weights
     # Epochs end with the steps 2, 5, 8: the third one was cut short, and is taken up again.
-    ran = train("--steps", 9)
-    assert ran.returncode == 0 and "resumes after step 7 of 9" in ran.stdout, ran.stderr
+    code, said = train("--steps", 9)
+    assert code == 0 and "resumes after step 7 of 9" in said
     assert [record["step"] for record in metrics(tmp_path)] == [2, 5, 8, 9]
-    ran = train("--steps", 7)
-    assert ran.returncode == 2
-    assert "--steps received 7 (7 steps), but the run has trained 9 steps" in ran.stderr
-    ran = train("--steps", 9, "--seed", 4)
-    assert ran.returncode == 2
-    assert "--seed received 4, but the run in --output" in ran.stderr
+    code, said = train("--steps", 7)
+    assert code == 2 and "--steps received 7 (7 steps), but the run has trained 9 steps" in said
+    code, said = train("--steps", 9, "--seed", 4)
+    assert code == 2 and "--seed received 4, but the run in --output" in said
 
 
 @pytest.mark.slow

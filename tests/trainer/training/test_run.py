@@ -59,8 +59,8 @@ def _check(output: pathlib.Path, printed: str, epochs: str, found: Any, expected
 
 @pytest.mark.parametrize(
     "more",
-    [["--label_smoothing", 0.1], ["--optimizer", "adam", "--ema", 0.5], ZEROS],
-    ids=["smoothed labels", "averaged weights", "callbacks"],
+    [["--label_smoothing", 0.1, "--optimizer", "adam", "--ema", 0.5], ZEROS],
+    ids=["smoothed labels and averaged weights", "callbacks"],
 )
 def test_the_page_and_the_last_line_describe_the_best_model(misleading, tmp_path, capsys, more):
     output = tmp_path / "run"
