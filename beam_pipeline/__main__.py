@@ -29,7 +29,8 @@ def _build(argv: Sequence[str] | None) -> int:
     command_line.check_installed("apache_beam")
     from beam_pipeline.run import run
 
-    print(run(options, beam_args))
+    # A program that gives other arguments than its own may need all of Beam after the build.
+    print(run(options, beam_args, ends_process=argv is None or [*argv] == sys.argv[2:]))
     return 0
 
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 import imageshards
-from beam_pipeline import cli
+from beam_pipeline import cli, lean_imports
 from beam_pipeline.beam_files import StoreConfig, given_flags
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.staging import OutputState
@@ -38,8 +38,15 @@ from imageshards.storage.lease import Job, output_lock
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
-def run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
+def run(
+    options: BuildOptions, beam_args: Sequence[str], *, ends_process: bool = False
+) -> BuildSummary:
     """Builds a dataset, or only plans one with `--plan_only`; returns the summary to print.
+
+    Args:
+        options: The options of the build.
+        beam_args: Flags of Beam.
+        ends_process: Whether this process ends after the build, so that nothing else needs Beam.
 
     Raises:
         UserError: The build failed for a reason that the caller can remove.
@@ -56,7 +63,7 @@ def run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
             on_signals(stop, *_STOPS),
             storage.using(StoreConfig.of_arguments(beam_args).settings()),
         ):
-            return _run(options, beam_args)
+            return _run(options, beam_args, ends_process)
     except LeaseLostError:
         raise  # the lock stopped the job by a signal, as Ctrl-C does, but this error says why
     except Exception as e:
@@ -66,7 +73,7 @@ def run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
         raise
 
 
-def _run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
+def _run(options: BuildOptions, beam_args: Sequence[str], ends_process: bool) -> BuildSummary:
     begun = time.monotonic()
     storage.reset_counts()
     # Inputs are opened before any process starts: the user sees mistakes at once, and the processes
@@ -76,11 +83,12 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
     options = open_inputs(options)
     for source in options.sources:
         check_output_apart(source, options.output)
+    hidden = _UNUSED if ends_process and _is_plain(options, beam_args) else ()
     if options.plan_only:
         # A plan takes seconds, so this machine makes the plan even for a job on a cluster.
         note_activity("starting")
         pool = LocalPool(_pool_size(options, beam_args) or available_cores())
-        with pool, _beam_for_a_build(), ProgressLine(activity_line):
+        with pool, _beam_for_a_build(hidden), ProgressLine(activity_line):
             from beam_pipeline.pipeline import plan_only
             from beam_pipeline.runners.runner import choose
 
@@ -92,7 +100,7 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> BuildSummary:
     with output_lock(storage.join(staging, LOCK_NAME)) as lock:
         state = staging_folder.read_output_state(options.output, staging)
         try:
-            return _build(options, beam_args, state, begun, lock)
+            return _build(options, beam_args, state, begun, lock, hidden)
         except Exception as e:
             if as_user_error(e):
                 staging_folder.remove_empty(options.output, staging, fresh)
@@ -106,9 +114,21 @@ def _is_no_error(record: logging.LogRecord) -> bool:
     return record.levelno < logging.ERROR
 
 
+# Packages that Beam imports where it finds them, for transforms and file systems that a local build
+# has not. They take as long to import as the rest of Beam, which works without them.
+_UNUSED = ("apitools", "boto3", "google.api_core", "google.auth", "pandas")
+
+
+def _is_no_warning(record: logging.LogRecord) -> bool:
+    return record.levelno < logging.WARNING
+
+
 @contextlib.contextmanager
-def _beam_for_a_build() -> Iterator[None]:
-    """Imports Beam and the steps of the job, and adapts this process to a build until the end."""
+def _beam_for_a_build(hidden: Sequence[str]) -> Iterator[None]:
+    """Imports Beam and the steps of the job, and adapts this process to a build until the end.
+
+    Beam does not find the packages `hidden` during the import.
+    """
     # Signals wait for the end of the import, because the module that is being imported may swallow
     # an error of a handler, or print a traceback.
     signals: list[int] = []
@@ -117,8 +137,16 @@ def _beam_for_a_build() -> Iterator[None]:
         # The import takes 2.5 CPU s, and 0.4 to 0.7 s less without the garbage collector. Freezing
         # its 215,000 objects saves each later full collection 0.3 s.
         gc.disable()
-        for module in ("pipeline", "runners.runner"):
-            importlib.import_module(f"beam_pipeline.{module}")
+        # Beam warns that Google's clients are missing.
+        logging.getLogger().addFilter(_is_no_warning)
+        try:
+            with lean_imports.without(*hidden):
+                for module in ("pipeline", "runners.runner"):
+                    importlib.import_module(f"beam_pipeline.{module}")
+        finally:
+            logging.getLogger().removeFilter(_is_no_warning)
+        if hidden:
+            lean_imports.pyarrow_without_pandas()
         gc.freeze()
         gc.enable()
         gc.set_threshold(100_000)  # millions of image references stay in use
@@ -153,6 +181,7 @@ def _build(
     state: OutputState,
     begun: float,
     lock: Job,
+    hidden: Sequence[str],
 ) -> BuildSummary:
     is_done = staging_folder.check_output(state, options.overwrite, _digest(options))
     if is_done and (done := state.manifest):
@@ -171,10 +200,11 @@ def _build(
         if workers:
             note_activity("starting")
             # The processes of the pool start while this process imports Beam.
-            pool = LocalPool(workers, lambda sentence: progress[0].say(sentence), lock)
+            modules = ["beam_pipeline.shards.writer"]
+            pool = LocalPool(workers, lambda text: progress[0].say(text), lock, modules=modules)
             stack.enter_context(pool).start()
             progress.append(stack.enter_context(ProgressLine(pool_line(pool))))
-        stack.enter_context(_beam_for_a_build())
+        stack.enter_context(_beam_for_a_build(hidden))
         return _run_pipeline(options, beam_args, state, begun)
 
 
@@ -211,6 +241,15 @@ def _digest(options: BuildOptions) -> str:
     return hashlib.sha256(f"{imageshards.__version__} {same!r}".encode()).hexdigest()
 
 
+def _is_plain(options: BuildOptions, beam_args: Sequence[str]) -> bool:
+    """Returns whether Beam needs only what it always needs: no cluster, no code of the user."""
+    return options.transform_module is None and (options.plan_only or _is_local(beam_args))
+
+
+def _is_local(beam_args: Sequence[str]) -> bool:
+    return runner_name(given_flags(beam_args).get("runner")) in LOCAL_RUNNERS
+
+
 def _pool_size(options: BuildOptions, beam_args: Sequence[str]) -> int:
     """Returns how many processes of this machine write shards; 0 if a runner's workers do."""
     given = given_flags(beam_args)
@@ -218,7 +257,7 @@ def _pool_size(options: BuildOptions, beam_args: Sequence[str]) -> int:
     if not count.isdecimal():
         expected = "a number of processes, 0 for one per core"
         raise invalid(beam_flag("direct_num_workers"), repr(count), expected)
-    if runner_name(given.get("runner")) not in LOCAL_RUNNERS:
+    if not _is_local(beam_args):
         return 0
     cores = available_cores()
     paths = [options.output, *(source.input for source in options.sources)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import mmap
 import os
 import pickle
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Mapping, MutableSequence
 from multiprocessing import connection
 from typing import Any, NamedTuple
 
+from beam_pipeline.lean_imports import pyarrow_without_pandas
 from imageshards import storage
 from imageshards.errors import ImageError, UserError, naming_flags
 from imageshards.images.encode import tune_allocator
@@ -68,7 +70,7 @@ class Done(NamedTuple):
     counts: storage.Counts
 
 
-def serve(tasks_fd: int, memory_fd: int, job: tuple[str, int] | None) -> None:
+def serve(tasks_fd: int, memory_fd: int, modules: list[str], job: tuple[str, int] | None) -> None:
     if job is not None:
         join_job(*job)
     connected = connection.Connection(tasks_fd)
@@ -78,6 +80,10 @@ def serve(tasks_fd: int, memory_fd: int, job: tuple[str, int] | None) -> None:
     tune_allocator()
     # A task has thousands of references, which the garbage collector would search in vain.
     gc.set_threshold(100_000)
+    # The process waits for its first task for a second or more.
+    for module in modules:
+        importlib.import_module(module)
+    pyarrow_without_pandas()
     known = None
     while True:
         environ, names_flags, crashed, packed = tasks.get()

@@ -26,7 +26,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from beam_pipeline.images import pool_worker
@@ -51,6 +51,8 @@ PICTURE_SEC = 300.0
 # A process may write a core dump before it ends.
 _ENDING_SEC = 20.0
 
+_SAMPLED = 8  # pictures of a sample that one process encodes
+
 _MEMORY_REMEDY = "if the system was out of memory, use a smaller " + Arg("max_image_mpx")
 _MEMORY_REMEDY += " or fewer processes (" + beam_flag("direct_num_workers") + "); "
 _SIGNALS = {number.value: number.name for number in signal.Signals}
@@ -71,6 +73,7 @@ class LocalPool:
     `say` gets a sentence when a process was lost. Each process joins the job that holds the `lock`
     of the output, so the lock is free only after the last process has ended, and no process writes
     to a store without it. A process that decodes one picture longer than `picture_sec` is killed.
+    Each process imports the `modules` of its tasks when it starts.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class LocalPool:
         say: Callable[[str], None] = _LOGGER.warning,
         lock: Job | None = None,
         picture_sec: float = PICTURE_SEC,
+        modules: Sequence[str] = (),
     ):
         self.is_of_job = False  # a build holds the pool, which is not replaced when it was stopped
         self.total = 0  # images of all shards that were queued
@@ -86,9 +90,10 @@ class LocalPool:
         self._picture_sec = picture_sec
         self._done = [0] * COUNTS
         self._lock = lock
+        self._modules = list(modules)
         # A task has one turn while it runs, or all of them to run alone.
         self._turns = threading.Semaphore(workers)
-        self._size = workers
+        self.size = workers
         self._taking_turns = threading.Lock()
         self.is_stopped = False  # the processes were ended, and none is started again
         self._changing = threading.Lock()
@@ -176,7 +181,7 @@ class LocalPool:
     @contextlib.contextmanager
     def _turn(self, is_alone: bool) -> Iterator[None]:
         """Waits until a task may run; `is_alone` if no other task may run meanwhile."""
-        number = self._size if is_alone else 1
+        number = self.size if is_alone else 1
         with self._taking_turns:  # no task begins while another one waits for all turns
             for _ in range(number):
                 self._turns.acquire()
@@ -196,7 +201,7 @@ class LocalPool:
                 self._workers.remove(worker)
                 worker = None
             if worker is None:
-                worker = _Worker(self._lock)
+                worker = _Worker(self._lock, self._modules)
                 self._workers.append(worker)
             worker.forget()
             return worker
@@ -245,10 +250,17 @@ os.register_at_fork(after_in_child=_forget_pools)
 
 
 def encoded_sizes(files: Any, options: ImageOptions, urls: UrlOptions) -> list[int]:
-    """Returns the encoded sizes, in bytes, of `files.refs` without unreadable pictures."""
+    """Returns the encoded sizes, in bytes, of `files.refs` without unreadable pictures, unordered.
+
+    The processes share the work, as none of them has a shard to write yet.
+    """
     pool = own_pool()
-    (sizes,) = pool.results([pool.submit("of a sample", _sizes, files, options, urls)])
-    return list(sizes)
+    # A process takes as long to start as to encode a hundred pictures, and may have to.
+    number = min(pool.size, -(-len(files.refs) // _SAMPLED))
+    parts = [files.refs[i::number] for i in range(number)]
+    given = options, urls
+    queued = [pool.submit("of a sample", _sizes, type(files)(refs), *given) for refs in parts]
+    return [size for sizes in pool.results(queued) for size in sizes]
 
 
 def _sizes(files: Any, options: ImageOptions, urls: UrlOptions, watch: Watch) -> list[int]:
@@ -309,7 +321,7 @@ def _lost(name: str, packed: bytes, death: _Death, blame: _Blame, deaths: int) -
 class _Worker:
     """Process that does tasks in turn, as seen by its parent process."""
 
-    def __init__(self, lock: Job | None):
+    def __init__(self, lock: Job | None, modules: list[str]):
         size_bytes = 8 * WIDTH
         memory_fd = storage.shared_memory(size_bytes)
         self.noted = memoryview(mmap.mmap(memory_fd, size_bytes)).cast("q")
@@ -317,7 +329,7 @@ class _Worker:
         self._hung_sec: float | None = None
         fds = [its_end.fileno(), memory_fd]
         # JSON takes no pathlib.Path, which people append to sys.path.
-        given = [*map(os.fsdecode, sys.path)], [*fds, lock]
+        given = [*map(os.fsdecode, sys.path)], [*fds, modules, lock]
         # The new process inherits the blocked signal, as only the parent process answers Ctrl-C.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:

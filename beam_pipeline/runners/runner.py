@@ -9,7 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import apache_beam as beam
 import grpc
@@ -172,6 +172,19 @@ _FLINK_JAVA_FLAGS = (
 _WITHOUT_JOB = ("dry_run", "template_location")
 
 
+_View = TypeVar("_View", bound=beam_options.PipelineOptions)
+
+
+class _Options(beam_options.PipelineOptions):
+    """Options that keep their views: Beam asks for 700, and parses the flags anew for each."""
+
+    def view_as(self, cls: type[_View]) -> _View:
+        views: dict[type[_View], _View] = self.__dict__.setdefault("_views", {})
+        if cls not in views:
+            views[cls] = super().view_as(cls)
+        return views[cls]
+
+
 class _BeamFlags(Parser, beam_options._BeamArgumentParser):
     """Parser of Beam's flags."""
 
@@ -184,7 +197,7 @@ def choose(
     Raises `UserError` if a flag is unknown, or asks for a mode in which records may get lost.
     """
     check_flags(beam_args, own_flags)
-    options = beam_options.PipelineOptions(list(beam_args), save_main_session=False)
+    options = _Options(list(beam_args), save_main_session=False)
     for flag in options.get_all_options(drop_default=True).keys() & {*_WITHOUT_JOB}:
         remedy = Arg("plan_only", True) + " shows what a build would write"
         raise invalid(beam_flag(flag), "a value, but a build runs its job", remedy=remedy)
@@ -204,7 +217,7 @@ def choose(
     added = missing_defaults(options.get_all_options(True, retain_unknown_options=True))
     for argument, reason in added.items():
         print(f"{argument}: {reason}", file=sys.stderr)
-    options = beam_options.PipelineOptions([*beam_args, *added], save_main_session=False)
+    options = _Options([*beam_args, *added], save_main_session=False)
     if name != "dataflow":
         return RemoteRunner(options, build)
     try:

@@ -71,3 +71,44 @@ def test_the_package_imports_beam_only_when_a_name_is_used():
         "assert all(getattr(beam_pipeline, name).__name__ == name for name in names)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "flags", "is_plain"),
+    [
+        ({}, [], True),
+        ({}, ["--runner", "FlinkRunner"], False),
+        ({"plan_only": True}, ["--runner", "FlinkRunner"], True),  # planned in this process
+        ({"transform_module": "mine.py"}, [], False),
+    ],
+)
+def test_beam_needs_no_clients_of_stores_for_a_local_build_without_code_of_the_user(
+    changes, flags, is_plain
+):
+    assert driver._is_plain(BuildOptions(InputOptions("in"), "out", **changes), flags) == is_plain
+
+
+# The arguments are those of the process with `command`, and of a program that goes on with `call`.
+HOW_MUCH = """
+import sys
+from beam_pipeline.__main__ import main
+code = main(None if sys.argv.pop(1) == "command" else sys.argv[1:])
+print(code, *sorted(sys.modules.keys() & {"boto3", "google.auth", "pandas"}))
+"""
+
+
+@pytest.mark.process
+def test_only_the_command_hides_packages_from_beam(tmp_path):
+    photos = class_folders(tmp_path / "in", {"cat": 2, "dog": 2})
+    for how in ("command", "call"):
+        done = subprocess.run(
+            [sys.executable, "-c", HOW_MUCH, how, "--input", photos, "--output", tmp_path / how],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        code, *found = done.stdout.splitlines()[-1].split()
+        assert code == "0"
+        said = [line for line in done.stderr.splitlines() if " images" not in line]
+        assert not [line for line in said if not line.startswith("starting")]
+        assert bool(found) == (how == "call"), found
+    shards, again = (sorted((tmp_path / how).rglob("*.tfrecord")) for how in ("command", "call"))
+    assert [path.read_bytes() for path in shards] == [path.read_bytes() for path in again] != []

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import signal
+import sys
 import time
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -26,6 +27,10 @@ PICTURES = Batch([Ref(f"/photos/{i}.jpg") for i in range(6)])
 def double(batch: Batch, value: int, watch) -> int:
     watch.add(1, 100, 0)
     return 2 * value
+
+
+def loaded(batch: Batch, names: list[str], watch) -> set[str]:
+    return sys.modules.keys() & {*names}
 
 
 def die_until(batch: Batch, marker: str, kills: int, value: int, watch) -> int:

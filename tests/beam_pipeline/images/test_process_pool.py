@@ -4,14 +4,18 @@ import os
 import pathlib
 import signal
 import sys
+from unittest.mock import Mock
 
 import psutil
 import pytest
 
-from beam_pipeline.images.process_pool import MAX_ATTEMPTS, LocalPool
+from beam_pipeline.images.process_pool import MAX_ATTEMPTS, LocalPool, encoded_sizes
+from beam_pipeline.options import ImageOptions, UrlOptions
+from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards import storage
 from imageshards.errors import UserError, naming_flags
 from tests.support import tasks
+from tests.support.builds import jpeg
 from tests.support.commands import wait_until
 
 pytestmark = pytest.mark.process
@@ -43,6 +47,26 @@ def test_a_path_object_in_sys_path_reaches_the_processes(said, monkeypatch, tmp_
     monkeypatch.setattr(sys, "path", [*sys.path, tmp_path])
     with LocalPool(1, said.append) as pool:
         assert submit(pool, tasks.double, 4).result() == 8
+
+
+def test_processes_import_the_modules_of_their_tasks_but_never_pandas(said):
+    for modules in ([], ["beam_pipeline.shards.writer"]):
+        with LocalPool(1, said.append, modules=modules) as pool:
+            found = submit(pool, tasks.loaded, ["beam_pipeline.shards.writer", "pandas"])
+            assert found.result() == {*modules}
+
+
+@pytest.mark.parametrize(("pictures", "expected"), [(1, 1), (16, 2), (64, 3)])
+def test_processes_share_the_pictures_of_a_sample(said, monkeypatch, tmp_path, pictures, expected):
+    refs = [ImageRef(f"{i}", str(tmp_path / f"{i}.jpg"), "a") for i in range(pictures)]
+    for i, ref in enumerate(refs):
+        pathlib.Path(ref.uri).write_bytes(jpeg(i))
+    with LocalPool(3, said.append) as pool:
+        submitted = Mock(wraps=pool.submit)
+        monkeypatch.setattr(pool, "submit", submitted)
+        sizes = encoded_sizes(RefBatch(refs), ImageOptions(height_px=8, width_px=8), UrlOptions())
+    assert submitted.call_count == expected
+    assert len(sizes) == pictures
 
 
 def test_only_the_task_of_a_killed_process_is_blamed_and_done_again(said, tmp_path):

@@ -1,6 +1,7 @@
 """Originals are read in order, ahead of time, or there is a reason why not."""
 
 import os
+from unittest.mock import Mock
 
 import pytest
 
@@ -44,16 +45,12 @@ def test_every_file_comes_in_order(tmp_path, count, size_bytes, remote):
     ],
 )
 def test_a_thread_reads_small_local_files_in_groups(tmp_path, monkeypatch, uri, size_bytes, groups):
-    found = []
-    fetch_group = read_module._fetch_group
-    monkeypatch.setattr(
-        read_module,
-        "_fetch_group",
-        lambda group, *a: found.append(len(group)) or fetch_group(group, *a),
-    )
+    fetched = Mock(wraps=read_module._fetch_group)
+    monkeypatch.setattr(read_module, "_fetch_group", fetched)
     refs = [ref(uri(tmp_path / f"{i}.jpg"), size_bytes) for i in range(40)]
     assert read(*refs, max_bytes=10**7) == ["not_found"] * 40
-    assert sorted(found, reverse=True) == groups
+    sizes = [len(call.args[0]) for call in fetched.call_args_list]
+    assert sorted(sizes, reverse=True) == groups
 
 
 @pytest.mark.parametrize("remote", [False, True])

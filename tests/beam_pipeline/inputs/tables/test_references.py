@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import pathlib
+import threading
 from typing import Any
 
 import pyarrow as pa
@@ -573,3 +574,20 @@ def test_metadata_that_name_no_class_change_nothing(tmp_path, said):
     schema = read_schema(InputOptions(str(path)))
     (ref,) = only_refs(str(path), schema, None, str(tmp_path / "spool"))
     assert schema.class_names == () and ref.label == "4"
+
+
+def test_files_of_a_long_table_are_found_by_several_threads(tmp_path, monkeypatch):
+    """A network disk answers each `stat` after a while, so several are asked for at once."""
+    names = [f"{i}.jpg" for i in range(300)]
+    rows = "".join(f"{name},cat\n" for name in names)
+    path = text(tmp_path / "rows.csv", f"image,label\n{rows}")
+    schema = schema_of(InputOptions(str(path)), ())
+    meeting, find = threading.Barrier(2, timeout=60), os.stat
+
+    def stat(where, *args, **kwargs):
+        if str(where).endswith(("/0.jpg", "/299.jpg")):  # they meet, or the barrier breaks
+            meeting.wait()
+        return find(where, *args, **kwargs)
+
+    monkeypatch.setattr(os, "stat", stat)
+    assert [ref.key for ref in only_refs(str(path), schema)] == names
