@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import statistics
@@ -16,6 +17,8 @@ from benchmarks.reader_rounds import Window, in_turn
 
 CLASSES = 2
 _WINDOWS_PER_ROUND = 3
+# In a small dataset, streams share pieces.
+_FEW_RECORDS = 1_111
 _COLUMNS = ("images/s", "CPU us/image")
 
 _HOST, _DEVICE = "trainer, crop on the host", "trainer, crop on the device"
@@ -103,6 +106,27 @@ def reader_host_crop(s: Settings) -> Outcome:
     )  # fmt: skip
 
 
+def reader_records(s: Settings) -> Outcome:
+    """Measures the reading of records without decoding, beside libjpeg-turbo's decoding."""
+    few = dataclasses.replace(s, records=min(_FEW_RECORDS, s.records))
+    kinds = {"records": "records", "libjpeg-turbo in memory": "turbo"}
+    found = {
+        f"{side} of {size.records:,}": windows
+        for size in (s, few)
+        for side, windows in measured(size, kinds).items()
+    }
+    figures = (
+        Figure(side, tuple(window.cpu_usec for window in windows), 20, False)
+        for side, windows in found.items()
+        if side.startswith("records")
+    )
+    return Outcome(
+        "reader_records", f"serialized records of 256 px, shuffled, in batches of {BATCH}",
+        _COLUMNS, speed_rows(found), tuple(figures),
+        ("the figures are CPU us a record",),
+    )  # fmt: skip
+
+
 def reader_device_crop(s: Settings) -> Outcome:
     """Compares the reader, decoding only, with libjpeg-turbo on JPEGs in memory."""
     found = measured(s, {
@@ -112,10 +136,10 @@ def reader_device_crop(s: Settings) -> Outcome:
     ours, limit = found.values()
     return Outcome(
         "reader_device_crop", f"{_of_pictures(s)}, decoded whole", _COLUMNS, speed_rows(found),
-        (Figure("reader as a share of the limit", faster(ours, limit), 0.8),),
+        (Figure("reader as a share of the limit, by CPU time", cheaper(ours, limit), 0.9),),
         ("libjpeg-turbo runs on all cores through simplejpeg, with exact DCT and upsampling; it "
          "does not read, shuffle, parse or batch",
-         also("by CPU time", cheaper(ours, limit))),
+         also("by the clock", faster(ours, limit))),
     )  # fmt: skip
 
 
@@ -185,21 +209,22 @@ def pixels(s: Settings) -> Outcome:
     filled_sec = json.loads(line)["startup_msec"] / 1e3
     found = measured(s, {
         f"{_HOST}, pixels": "pixels_host", f"{_DEVICE}, pixels": "pixels_device",
-        _HOST: "trainer_host", "libjpeg-turbo in memory": "turbo",
+        _HOST: "trainer_host", _DEVICE: "trainer_device",
         "Keras, .cache(), same crop": "keras_cached", "Keras, same crop": "keras_crops",
     })  # fmt: skip
-    host, device, jpegs, turbo, cached, plain = found.values()
+    host, device, host_jpegs, device_jpegs, cached, plain = found.values()
     return Outcome(
         "pixels", f"{_of_pictures(s)}, random-resized crop to {SIZE[0]} px and flip; later epochs",
         _COLUMNS, speed_rows(found),
-        (Figure("crop on the device against libjpeg-turbo", faster(device, turbo), 5),
-         Figure("crop on the host against the reader of JPEGs", faster(host, jpegs), 2),
+        (Figure("device, against the reader of JPEGs, by CPU time",
+                cheaper(device, device_jpegs), 10),
+         Figure("host, against the reader of JPEGs, by CPU time", cheaper(host, host_jpegs), 2.5),
          Figure("crop on the host against Keras with .cache()", faster(host, cached), 1),
          Figure("crop on the host against Keras without", faster(host, plain), 3)),
         (f"the first epoch decodes {s.records / filled_sec:,.0f} images/s, in {filled_sec:.1f} s "
          "including TensorFlow's start",
-         also("by CPU time, device against libjpeg-turbo", cheaper(device, turbo)),
-         also("by CPU time, host against the reader of JPEGs", cheaper(host, jpegs)),
+         also("by the clock, device", faster(device, device_jpegs)),
+         also("by the clock, host", faster(host, host_jpegs)),
          also("by CPU time, host against Keras with .cache()", cheaper(host, cached))),
     )  # fmt: skip
 
@@ -213,6 +238,7 @@ def _of_pictures(s: Settings) -> str:
 
 
 READER_BENCHMARKS: dict[str, Callable[[Settings], Outcome]] = {
+    "reader_records": reader_records,
     "reader_host_crop": reader_host_crop,
     "reader_device_crop": reader_device_crop,
     "reader_vs_raw_files": reader_vs_raw_files,

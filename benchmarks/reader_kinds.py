@@ -20,6 +20,7 @@ SIZE = (224, 224)
 STORED = 256
 IMAGE, _LABEL = "image/encoded", "image/class/label"
 SLOW_READ_SEC = 0.003
+AHEAD = 4  # batches
 _SHUFFLED = 1000
 _AREA, _ASPECT = (0.5, 1.0), (3 / 4, 4 / 3)
 
@@ -69,6 +70,31 @@ def trainer(job: Job, augment_on: str = "host", cache: str = "none") -> Read:
         cache_folder=None if cache == "none" else pixel_folder(job.data),
     )  # fmt: skip
     return batches(train.batches())
+
+
+def records(job: Job) -> Read:
+    """Returns the trainer's reader of serialized records, which are neither parsed nor decoded."""
+    import imageshards as ims
+    from imageshards.images.encode import tune_allocator
+    from trainer.reader.pieces import PieceReader
+    from trainer.reader.read_ahead import HeldPieces
+    from trainer.reader.records import record_batches
+
+    tune_allocator()
+    train = ims.open(job.data).train(batch_size=BATCH, image_size=SIZE[0])
+    pieces = HeldPieces(train.subset.pieces, PieceReader(train.subset).read)
+    stream = record_batches(train.order, pieces, BATCH).map(lambda _, *records: records)
+    return batches(stream.with_options(fixed_threads()).prefetch(AHEAD))
+
+
+def fixed_threads() -> Any:
+    """Returns options of a dataset on as many threads as cores, as the trainer's reader sets."""
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.threading.private_threadpool_size = cores()
+    return options
 
 
 def slow_disk(job: Job) -> Read:

@@ -7,11 +7,21 @@ import itertools
 import time
 from typing import Any
 
-from benchmarks.reader_kinds import BATCH, IMAGE, SIZE, STORED, Job, Read, batches, cores
+from benchmarks.reader_kinds import (
+    AHEAD,
+    BATCH,
+    IMAGE,
+    SIZE,
+    STORED,
+    Job,
+    Read,
+    batches,
+    cores,
+    fixed_threads,
+)
 
 # Number of JPEGs in memory, about 80 MB.
 IN_MEMORY = 4096
-_CALLS_AHEAD = 4
 
 
 def crops(job: Job) -> Read:
@@ -31,11 +41,8 @@ def crops(job: Job) -> Read:
     window = crop_windows(LIGHT, params, float(STORED), float(STORED), SIZE)
     work = jpegs, tf.cast(tf.stack(window, 1), tf.int32), params["flip"]
     stream = tf.data.Dataset.from_tensor_slices(work).repeat().batch(BATCH, drop_remainder=True)
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    options.threading.private_threadpool_size = cores()
-    stream = stream.map(make_all, num_parallel_calls=cores()).prefetch(_CALLS_AHEAD)
-    return batches(stream.with_options(options))
+    stream = stream.map(make_all, num_parallel_calls=cores()).prefetch(AHEAD)
+    return batches(stream.with_options(fixed_threads()))
 
 
 def turbo(job: Job) -> Read:

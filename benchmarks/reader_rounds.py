@@ -31,6 +31,7 @@ WARM_UP_SECONDS = 3.0
 SETTLE_SECONDS = 0.7
 
 KINDS: dict[str, Callable[[Job], Read]] = {
+    "records": reader_kinds.records,
     "trainer_host": reader_kinds.trainer,
     "trainer_device": lambda job: reader_kinds.trainer(job, "device"),
     "slow_disk": reader_kinds.slow_disk,

@@ -174,21 +174,21 @@ def record_in(data: bytes, path: str, number: int, begin: int, num_bytes: int) -
     raise RecordError(path, number, begin, reason)
 
 
-def split_records(data: bytes) -> list[bytes] | None:
-    """Returns the payloads of consecutive records; None if any record is damaged."""
+def split_records(data: bytes) -> list[memoryview] | None:
+    """Returns the payloads of consecutive records, not copied; None if any record is damaged."""
     # The trainer reads all its records here, in a third of the time that `scan_records` takes.
     payloads, at, end = [], 0, len(data)
-    view = memoryview(data)  # A slice of a view copies nothing.
+    view = memoryview(data)
     while at < end:
         if end - at < FRAME_BYTES or not is_header(data[at : at + HEADER_BYTES]):
             return None
-        start = at + HEADER_BYTES
-        at = start + _LENGTH.unpack_from(data, at)[0]
-        payload = bytes(view[start:at])
-        at += FOOTER_BYTES
-        if at > end or _masked_crc32c(payload) != _CRC.unpack_from(data, at - FOOTER_BYTES)[0]:
+        begin = at + HEADER_BYTES
+        stop = begin + _LENGTH.unpack_from(data, at)[0]
+        at = stop + FOOTER_BYTES
+        # The checksum needs bytes, whose memory the next record takes again.
+        if at > end or _masked_crc32c(data[begin:stop]) != _CRC.unpack_from(data, stop)[0]:
             return None
-        payloads.append(payload)
+        payloads.append(view[begin:stop])
     return payloads
 
 

@@ -19,6 +19,10 @@ RETRY_SEC = 1.0
 _FINAL = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 
+# Most records are views of the bytes that one read has returned.
+Piece = Sequence[bytes | memoryview | RecordError]
+
+
 class PieceReader:
     """A reader of the pieces of a split, which repeats failed reads."""
 
@@ -26,7 +30,7 @@ class PieceReader:
         self._subset = subset
         self._paths = subset.split.paths
 
-    def read(self, piece: int) -> Sequence[bytes | RecordError]:
+    def read(self, piece: int) -> Piece:
         """Returns the records of a piece, with a `RecordError` in place of each damaged record."""
         pieces = self._subset.pieces
         begin, size = int(pieces.offset[piece]), int(pieces.num_bytes[piece])

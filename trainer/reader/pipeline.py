@@ -4,8 +4,8 @@ The order of the stages has these reasons:
 
 - The plan (`trainer.reader.plan`) orders all records before any byte is read, so a resumed run can
   seek.
-- `interleave` follows the plan and takes one turn of each stream after the other
-  (`trainer.reader.records`).
+- `interleave` follows the plan and takes one turn of each stream after the other. Streams carry
+  numbers alone; the records of a part of a batch are read together (`trainer.reader.records`).
 - Records arrive in batches: one `parse_example` per batch costs a third of one call per record.
 - Batches are numbered before anything random happens. Augmentation depends on (seed, position), and
   therefore not on threads, replicas or restarts.
@@ -39,8 +39,8 @@ from trainer.reader.order import evaluation_order, without_copies
 from trainer.reader.pieces import PieceReader
 from trainer.reader.pixel_cache import decode_once
 from trainer.reader.plan import Order
-from trainer.reader.read_ahead import OnDamage, Source
-from trainer.reader.records import record_batches
+from trainer.reader.read_ahead import HeldPieces
+from trainer.reader.records import OnDamage, record_batches
 
 if TYPE_CHECKING:
     from trainer.reader.batches import TrainingData
@@ -132,10 +132,10 @@ def _batches(
 ) -> tf.data.Dataset:
     """Returns the parts of batches that `slices` names, after all `stages`."""
     subset, options = data.subset, data.read_options
-    source: Source = PieceReader(subset)
-    cache = None
+    reader, cache = PieceReader(subset), None
     if options.cache == "pixels":
-        source = cache = decode_once(subset, options, source, slices.hosts)
+        cache = decode_once(subset, options, reader, slices.hosts)
+    source = cache or HeldPieces(subset.pieces, reader.read)
     on_damage = _on_damage(data, broken)
     records = record_batches(order, source, data.batch_size, slices, start_step, on_damage)
     share = data.batch_size // (slices.hosts * slices.replicas)
@@ -145,8 +145,8 @@ def _batches(
     elsewhere = (slices.hosts - 1) * slices.replicas
     parse = batch_parser(subset.dataset, stages.inputs, with_picture=cache is None)
 
-    def assemble(number: tf.Tensor, elements: tuple[tf.Tensor, ...]) -> Batch:
-        parsed, numbers = parse(elements[0]), elements[-1]
+    def assemble(number: tf.Tensor, serialized: tf.Tensor, numbers: tf.Tensor) -> Batch:
+        parsed = parse(serialized)
         # From the number of a part on this host to the number among the parts of all hosts.
         number += number // slices.replicas * elsewhere + slices.host * slices.replicas
         # Only the last part of a pass has no static size, because it may hold fewer records.
@@ -163,8 +163,7 @@ def _batches(
             batch = change(batch)
         return batch
 
-    numbered = records.enumerate(start_step * slices.replicas)
-    batches = numbered.map(assemble, num_parallel_calls=calls, deterministic=True)
+    batches = records.map(assemble, num_parallel_calls=calls, deterministic=True)
     return batches.with_options(_options(options)).prefetch(PREFETCH_BATCHES * slices.replicas)
 
 
@@ -172,9 +171,9 @@ def _on_damage(data: DescribedSplit, broken: BrokenRecords | None) -> OnDamage:
     """Returns a function that notes damaged records, or refuses more than `data` allows."""
     damaged: set[int] = set()
 
-    def on_damage(record: int, position: int, error: RecordError) -> None:
+    def on_damage(record: int, step: int, error: RecordError) -> None:
         if broken is not None:
-            broken.note(data.subset.split.name, record, position // data.batch_size, error)
+            broken.note(data.subset.split.name, record, step, error)
             return
         damaged.add(record)
         if len(damaged) > getattr(data, "skip_broken", 0):

@@ -40,7 +40,9 @@ from imageshards.tfrecord import RecordError
 from trainer.augment.decode import Rows, batch_pictures
 from trainer.dataset.spec import ReadOptions
 from trainer.dataset.subset import Subset
-from trainer.reader.read_ahead import READ_AHEAD_THREADS, Piece, Source
+from trainer.reader.pieces import Piece, PieceReader
+from trainer.reader.plan import Array
+from trainer.reader.read_ahead import READ_AHEAD_THREADS
 from trainer.reader.unreadable import explain
 
 # Decoding a whole piece may take too much memory: the pixels of many small files are much larger.
@@ -56,30 +58,33 @@ class PixelCache:
     """The decoded pictures of a split in `folder`, with the remaining features of its records."""
 
     def __init__(self, folder: str, subset: Subset) -> None:
-        self._folder, self._pieces = folder, subset.pieces
-        self._ends = np.fromfile(os.path.join(folder, "ends"), np.int64)
-        self._records = open(os.path.join(folder, "records"), "rb")
-        self._black = len(self._ends)
+        self._folder = folder
+        # A record begins where the record before it ends.
+        ends = np.fromfile(os.path.join(folder, "ends"), np.int64)
+        self._ends = np.concatenate([np.zeros(1, np.int64), ends])
+        with open(os.path.join(folder, "records"), "rb") as records:
+            self._records = mmap.mmap(records.fileno(), 0, access=mmap.ACCESS_READ)
+        self._black = len(ends)
         mapped = _Mapped(os.path.join(folder, "pixels"), self._black + 1, *_row_shape(subset))
         with tf.device("CPU"):
             # The tensor shares the mapping, so the page cache decides which rows are in memory.
             self._pixels = tf.experimental.dlpack.from_dlpack(np.asarray(mapped).__dlpack__())
 
-    def read(self, piece: int) -> Piece:
-        """Returns the records of a piece without pictures, as a `Source` does."""
-        first, count = int(self._pieces.first[piece]), int(self._pieces.count[piece])
-        ends = np.abs(self._ends[max(0, first - 1) : first + count]).tolist()
-        ends = ends if first else [0, *ends]
-        start = ends[0]
-        data = os.pread(self._records.fileno(), ends[-1] - start, start)
-        found: list[bytes | RecordError] = [
-            data[a - start : b - start] for a, b in zip(ends, ends[1:], strict=False)
+    def ask(self, piece: int, count: int) -> None:
+        """Prepares nothing, as the cache reads without delay."""
+
+    def read(self, numbers: Array) -> list[bytes | RecordError]:
+        """Returns the records without their pictures, as a `Source` does."""
+        begins, ends = np.abs(self._ends[numbers]).tolist(), self._ends[numbers + 1].tolist()
+        return [
+            self._records[begin:end] if end > 0 else self._damage(self._records[begin:-end])
+            for begin, end in zip(begins, ends, strict=True)
         ]
-        for i in np.flatnonzero(self._ends[first : first + count] < 0).tolist():
-            path, number, offset, reason = json.loads(found[i])  # type: ignore[arg-type]
-            when = f"when {self._folder} was filled: if it is whole now, remove that folder"
-            found[i] = RecordError(path, number, offset, f"{reason} ({when})")
-        return found
+
+    def _damage(self, noted: bytes) -> RecordError:
+        path, number, offset, reason = json.loads(noted)
+        when = f"when {self._folder} was filled: if it is whole now, remove that folder"
+        return RecordError(path, number, offset, f"{reason} ({when})")
 
     def rows(self, records: tf.Tensor, present: tf.Tensor) -> Rows:
         """Returns pictures of records, int64 [b]; black ones unless `present`, bool [b]."""
@@ -118,7 +123,7 @@ class _Mapped:
 
 
 def decode_once(
-    subset: Subset, read_options: ReadOptions, reader: Source, hosts: int = 1
+    subset: Subset, read_options: ReadOptions, reader: PieceReader, hosts: int = 1
 ) -> PixelCache:
     """Decodes the whole split into a folder below `read_options.cache_folder`, unless it is there.
 
@@ -227,7 +232,7 @@ class _Part:
         self._waiting.clear()
 
 
-def _fill(folder: str, subset: Subset, threads: int, reader: Source, hosts: int) -> None:
+def _fill(folder: str, subset: Subset, threads: int, reader: PieceReader, hosts: int) -> None:
     """Decodes the pictures that `folder` lacks; raises OSError if the disk is too full."""
     count, first = subset.split.num_records, subset.pieces.first
     num_bytes = (count + 1) * math.prod(_row_shape(subset))
@@ -279,7 +284,9 @@ def _piece_decoder(subset: Subset, path: str) -> Callable[[tuple[int, Piece]], P
             for at in range(0, len(records), _DECODED_AT_ONCE):
                 chunk = records[at : at + _DECODED_AT_ONCE]
                 try:
-                    pixels, rests = split([b"" if isinstance(r, RecordError) else r for r in chunk])
+                    pixels, rests = split(
+                        [b"" if isinstance(r, RecordError) else bytes(r) for r in chunk]
+                    )
                 # A ValueError: TensorFlow quotes a record, whose bytes Python cannot decode.
                 except (ValueError, tf.errors.InvalidArgumentError) as e:
                     suspects = first + at + np.arange(len(chunk))

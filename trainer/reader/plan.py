@@ -22,13 +22,11 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trainer.dataset.pieces import Pieces
 
 Array = np.ndarray[Any, Any]
 _Numbers = TypeVar("_Numbers", int, Array)
-_Bits = TypeVar("_Bits", np.uint64, NDArray[np.uint64])
 
 # Increases whenever the same seed gives another order. A run of another version is not resumed,
 # because it would read some records twice and skip as many.
@@ -105,12 +103,12 @@ class Row:
     Attributes:
         piece: Number of the piece.
         records: int64, numbers of records within the split, in the order of the stream.
-        positions: int64, positions of the records in the endless sequence.
+        taken: Number of records that the stream took before.
     """
 
     piece: int
     records: Array
-    positions: Array
+    taken: int
 
 
 class Order:
@@ -193,13 +191,12 @@ class Order:
         of_epoch, (begin, end) = self._epoch(epoch), self._span(stream, epoch, taken)
         place = int(np.searchsorted(of_epoch.ends, begin, side="right")) + number
         piece, last = int(of_epoch.order[place]), int(of_epoch.ends[place])
-        records = self._records(epoch, of_epoch, piece)
+        records = self._records(of_epoch, piece, place)
         # A stream may begin or end inside a piece, whose other records belong to its neighbours.
         first = last - len(records)
         low, high = max(begin, first), min(end, last)
         before = int(of_epoch.taken[stream]) + low - int(of_epoch.bounds[stream])
-        positions = self.deal.position(stream, before + np.arange(high - low))
-        return Row(piece, records[low - first : high - first], positions)
+        return Row(piece, records[low - first : high - first], before)
 
     def _span(self, stream: int, epoch: int, taken: int) -> tuple[int, int]:
         """Returns the range of an epoch's records that a stream reads after `taken` records."""
@@ -207,16 +204,16 @@ class Order:
         begin, end = int(of_epoch.bounds[stream]), int(of_epoch.bounds[stream + 1])
         return min(end, begin + max(0, taken - int(of_epoch.taken[stream]))), end
 
-    def _records(self, epoch: int, of_epoch: _Epoch, piece: int) -> Array:
-        """Returns the records of a piece in the order of an epoch, with copies."""
+    def _records(self, of_epoch: _Epoch, piece: int, place: int) -> Array:
+        """Returns the records of a piece, at `place` of an epoch, in its order, with copies."""
         first, count = int(self.pieces.first[piece]), int(self.pieces.count[piece])
         records = np.arange(first, first + count)
         if of_epoch.times is not None:
             records = np.repeat(records, of_epoch.times[first : first + count])
-        if self._seed is None:
+        if of_epoch.keys is None:
             return records
         # Sorting by hashes permutes without a generator, so any piece of any epoch can come first.
-        keys = hashed(np.arange(len(records)), self._seed, epoch, piece)
+        keys = next_hash(of_epoch.keys[place], np.arange(len(records)))
         return records[np.argsort(keys, kind="stable")]
 
     def _make_epoch(self, epoch: int) -> _Epoch:
@@ -225,14 +222,17 @@ class Order:
         if times is not None:
             before = np.concatenate([[0], np.cumsum(times)])
             counts = before[self.pieces.first + counts] - before[self.pieces.first]
-        order = np.flatnonzero(counts)
+        order, keys = np.flatnonzero(counts), None
         if self._seed is not None:
-            order = order[np.argsort(hashed(order, self._seed, epoch), kind="stable")]
+            keys = hashed(order, self._seed, epoch)
+            by_key = np.argsort(keys, kind="stable")
+            order, keys = order[by_key], keys[by_key]
         ends = np.cumsum(counts[order])
         streams, total = np.arange(self.deal.streams), int(ends[-1])
         # A stream takes as many records of the epoch as it owns positions between its ends.
         taken, after = (self.deal.taken(streams, e * total) for e in (epoch, epoch + 1))
-        return _Epoch(order, ends, np.concatenate([[0], np.cumsum(after - taken)]), taken, times)
+        bounds = np.concatenate([[0], np.cumsum(after - taken)])
+        return _Epoch(order, keys, ends, bounds, taken, times)
 
     def _times_in(self, epoch: int) -> Array | None:
         """Returns how often an epoch reads each record; None if it reads every record once."""
@@ -254,6 +254,7 @@ class _Epoch:
 
     Attributes:
         order: The pieces in order.
+        keys: Random bits of each of these, uint64; None without a seed.
         ends: Number of records up to the end of each piece.
         bounds: For each stream the number of its first record; at the end the number of records.
         taken: Number of records that each stream took in earlier epochs.
@@ -261,6 +262,7 @@ class _Epoch:
     """
 
     order: Array
+    keys: Array | None
     ends: Array
     bounds: Array
     taken: Array
@@ -305,9 +307,8 @@ class StreamRows(Sequence[Row]):
         row = order.row(self._stream, epoch, number, self._taken)
         if self._places is None:
             return row
-        places = row.positions % order.deal.period - order.deal.first(self._stream)
-        mine = np.isin(places, self._places)
-        return Row(row.piece, row.records[mine], row.positions[mine])
+        places = (row.taken + np.arange(len(row.records))) % order.deal.turn(self._stream)
+        return Row(row.piece, row.records[np.isin(places, self._places)], row.taken)
 
 
 def has_pairs(batch_size: int, shares: int) -> bool:
@@ -318,18 +319,22 @@ def has_pairs(batch_size: int, shares: int) -> bool:
 
 
 def hashed(values: Array, *seeds: int) -> Array:
-    """Returns random bits for each value, uint64: SplitMix64 (Steele, Lea, Flood: OOPSLA 2014)."""
-    state = np.uint64(0)
-    with np.errstate(over="ignore"):
-        for seed in seeds:
-            state = _mixed(state + _GOLDEN * np.uint64(seed + 1))
-        return np.asarray(_mixed(state + _GOLDEN * (values.astype(np.uint64) + np.uint64(1))))
+    """Returns random bits for each value, uint64: SplitMix64 (Steele, Lea, Flood: OOPSLA 2014).
+
+    The bits of a value, as the `state` of `next_hash`, are those after one seed more.
+    """
+    state = np.zeros(1, np.uint64)
+    for seed in seeds:
+        state = next_hash(state, np.array([seed]))
+    return next_hash(state, values)
 
 
-def _mixed(x: _Bits) -> _Bits:
+def next_hash(state: Array, values: Array) -> Array:
+    """Returns `hashed(values)` after the seeds that led to `state`, uint64 [1]."""
+    x = state + _GOLDEN * (values.astype(np.uint64) + np.uint64(1))
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    return np.asarray(x ^ (x >> np.uint64(31)))
 
 
 def _turns(classes: Array, num_classes: int) -> list[Array]:

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import functools
+import collections
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
 
 import numpy as np
 
 from imageshards.tfrecord import RecordError
-from trainer.reader.plan import Array, Order, Row, StreamRows
+from trainer.dataset.pieces import Pieces
+from trainer.reader.pieces import Piece
+from trainer.reader.plan import STREAMS, Array
 
 # The threads read at most this many pieces ahead, for all streams of a dataset together.
 READ_AHEAD_PIECES = 256
 READ_AHEAD_THREADS = 32
-_ENDLESS = np.iinfo(np.int64).max
+_MOST_HELD = 2 * (READ_AHEAD_PIECES + STREAMS)
 # The program ends after TensorFlow has made no call for the first time, or after the second time.
 _QUIET_SEC, _MOST_ENDING_SEC = 0.1, 5.0
-
-Piece = Sequence[bytes | RecordError]
-# Takes the number of a damaged record within the split, its position, and the reason.
-OnDamage = Callable[[int, int, RecordError], None]
-
-
-class Source(Protocol):
-    """A source of pieces."""
-
-    def read(self, piece: int) -> Piece:
-        """Returns the records of a piece, with a `RecordError` in place of each damaged record."""
-
 
 # All datasets of the process share these threads.
 _threads = ThreadPoolExecutor(READ_AHEAD_THREADS, "imageshards-reader")
@@ -60,105 +49,68 @@ def _end() -> None:
 threading._register_atexit(_end)  # type: ignore[attr-defined]
 
 
-class RowReader:
-    """A reader of the rows of a host's streams; any number of iterators may read any row.
+def refuse_after_end() -> None:
+    """Counts a call from TensorFlow; refuses it once the program ends."""
+    _Ending.calls += 1
+    if _Ending.has_begun:
+        raise RuntimeError("the program ends")
 
-    `_asked` holds each piece that rows have asked for and not taken, once, with the number of these
-    rows. A piece leaves with the last of its rows, or as the oldest of more pieces than all streams
-    may be ahead. So each piece is read once for all its rows, and memory stays bounded.
+
+class HeldPieces:
+    """The pieces that are read or being read; any number of iterators may take their records.
+
+    A piece comes when a row asks for it, or with the first of its records that is read unasked. A
+    piece leaves with the last record that rows asked for, or as the oldest of too many pieces. So
+    each piece is read once for all its rows, and memory stays bounded.
     """
 
-    def __init__(
-        self,
-        order: Order,
-        source: Source,
-        turns: dict[int, Array],
-        periods: int,
-        on_damage: OnDamage | None,
-    ) -> None:
-        self._source, self._first_records = source, order.pieces.first
-        self._on_damage = on_damage
-        streams = [
-            StreamRows(order, stream, periods * int(order.deal.turn(stream)), places)
-            for stream, places in turns.items()
-        ]
-        self._num_streams = len(streams)
-        self.num_rows = [_ENDLESS if order.epochs is None else len(rows) for rows in streams]
-        self._depth = max(2, READ_AHEAD_PIECES // len(streams))
-        self._asked: dict[int, tuple[Future[Piece], int]] = {}
-        self._lock = lock = threading.RLock()
+    def __init__(self, pieces: Pieces, read: Callable[[int], Piece]) -> None:
+        self._pieces, self._read = pieces, read
+        # For each piece its records, and how many of these were asked for and not taken.
+        self._held: dict[int, tuple[Future[Piece], int]] = {}
+        self._lock = threading.RLock()
+        weakref.finalize(self, _cancel, self._held)
 
-        # The cache holds the rows ahead of all streams: each row is computed when its piece is
-        # asked for, and used once more when the row is read.
-        @functools.lru_cache(2 * (self._depth + 1) * len(streams))
-        def row(stream: int, number: int) -> Row:
-            with lock:
-                found: Row = streams[stream][number]
-            return found
+    def ask(self, piece: int, count: int) -> None:
+        """Starts to read a piece, of which `count` records will be read."""
+        with self._lock:
+            held = self._held.pop(piece, None)
+            future, left = held or (_threads.submit(self._read, piece), 0)
+            self._held[piece] = future, left + count
+            # An iterator that was deleted never takes the records that it has asked for.
+            while len(self._held) > _MOST_HELD:
+                self._held.pop(next(iter(self._held)))
 
-        self._row = row
-        weakref.finalize(self, _cancel, self._asked)
-
-    def read(self, stream: int, number: int) -> tuple[Array, Array]:
-        """Returns the records of a row, object [n], and their numbers, int64 [n]."""
-        _Ending.calls += 1
-        if _Ending.has_begun:
-            raise RuntimeError("the program ends")
-        # `interleave` opens its streams one by one, so the first call asks for all first pieces.
-        if stream == number == 0:
-            for each in range(self._num_streams):
-                self._ask(each, 0)
-        # A call asks for two further rows until `_depth` rows are ahead, so that the first batch
-        # does not wait for pieces of many later batches.
-        asked, wanted = (min(2 * n + 1, n + self._depth) for n in (number - 1, number))
-        for each in range(max(0, asked), wanted):
-            self._ask(stream, each + 1)
-        row = self._row(stream, number)
-        numbers = row.records
-        if not len(numbers):
-            return np.array([], object), numbers
+    def read(self, numbers: Array) -> list[bytes | RecordError]:
+        """Returns records by their numbers, with a `RecordError` in place of each damaged one."""
+        first = self._pieces.first
+        pieces = np.searchsorted(first, numbers, side="right") - 1
+        places = (numbers - first[pieces]).tolist()
+        wanted = pieces.tolist()
         try:
-            held = self._take(row.piece, stream, number).result()
+            taken = {
+                piece: self._take(piece, n) for piece, n in collections.Counter(wanted).items()
+            }
+            held = {piece: future.result() for piece, future in taken.items()}
         except Exception:
             with self._lock:  # the next iterator must read the failed pieces again
-                self._asked.clear()
+                self._held.clear()
             raise
-        found = [held[i] for i in (numbers - self._first_records[row.piece]).tolist()]
-        for i, record in enumerate(found):
-            if isinstance(record, RecordError):
-                if self._on_damage is None:
-                    raise record
-                self._on_damage(int(numbers[i]), int(row.positions[i]), record)
-                found[i] = b""
-        return np.array(found, object), numbers
+        found = [held[piece][place] for piece, place in zip(wanted, places, strict=True)]
+        return [bytes(one) if isinstance(one, memoryview) else one for one in found]
 
-    def _ask(self, stream: int, number: int) -> None:
-        """Starts to read the piece of a row, unless the stream has no such row."""
-        try:
-            row = self._row(stream, number)
-        except IndexError:
-            return
-        if not len(row.records):
-            return
+    def _take(self, piece: int, count: int) -> Future[Piece]:
         with self._lock:
-            future, wanted = self._asked.pop(row.piece, (None, 0))
-            future = future or _threads.submit(self._source.read, row.piece)
-            self._asked[row.piece] = future, wanted + 1
-            # An iterator that was deleted never takes the pieces that it has asked for.
-            while len(self._asked) > 2 * (self._depth + 1) * self._num_streams:
-                self._asked.pop(next(iter(self._asked)))
-
-    def _take(self, piece: int, stream: int, number: int) -> Future[Piece]:
-        with self._lock:
-            if piece not in self._asked:  # for example after an iterator was restored
-                for ahead in range(self._depth):
-                    self._ask(stream, number + ahead)
-            future, wanted = self._asked.pop(piece)
-            if wanted > 1:
-                self._asked[piece] = future, wanted - 1
+            if piece not in self._held:  # for example after an iterator was restored
+                self.ask(piece, int(self._pieces.count[piece]))
+            future, left = self._held[piece]
+            if left > count:
+                self._held[piece] = future, left - count
+            else:
+                del self._held[piece]
         return future
 
 
-def _cancel(asked: dict[int, tuple[Future[Piece], int]]) -> None:
-    for future, _ in asked.values():
+def _cancel(held: dict[int, tuple[Future[Piece], int]]) -> None:
+    for future, _ in held.values():
         future.cancel()

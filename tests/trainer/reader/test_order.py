@@ -20,6 +20,7 @@ from trainer.reader import pieces as pieces_module
 from trainer.reader import read_ahead
 from trainer.reader.order import evaluation_order, shareable_size, training_order, without_copies
 from trainer.reader.pieces import PieceReader
+from trainer.reader.read_ahead import HeldPieces
 from trainer.reader.records import record_batches
 from trainer.strengths import LIGHT, STRONG
 
@@ -54,7 +55,8 @@ def batches_of(subset, batch=4, seed=0, slices=WHOLE, start=0, on_damage=None):
         order = evaluation_order(without_copies(subset), batch)
     else:
         order = training_order(subset, batch, seed)
-    return record_batches(order, PieceReader(subset), batch, slices, start, on_damage)
+    source = HeldPieces(subset.pieces, PieceReader(subset).read)
+    return record_batches(order, source, batch, slices, start, on_damage)
 
 
 @pytest.fixture
@@ -91,14 +93,20 @@ def test_damaged_and_empty_records_keep_their_places(tmp_path, choice):
     damaged = choose(holes, **choice)
     spoil(damaged, 10)
     noted: dict[int, str] = {}
-    batches = batches_of(damaged, 8, on_damage=lambda n, _, error: noted.update({n: error.reason}))
+    places: list[tuple[int, int]] = []
+
+    def note(number, step, error):
+        noted[number] = error.reason
+        places.append((step, number))
+
+    batches = batches_of(damaged, 8, on_damage=note)
     numbers: list[int] = []
-    for payloads, of_batch in batches.take(5).as_numpy_iterator():
+    for _, payloads, of_batch in batches.take(5).as_numpy_iterator():
         assert [not one for one in payloads] == [n in (1, 4, 7, 10) for n in of_batch]
         numbers += of_batch.tolist()
     assert numbers == training_order(damaged, 8, 0).records_at(0, 40).tolist()
-    # Rows that were read may hold records of later batches.
-    assert {n for n in (1, 4, 7, 10) if n in numbers} <= {*noted} <= {1, 4, 7, 10}
+    # Notes come in the order of the records, each with its batch.
+    assert places == [(i // 8, n) for i, n in enumerate(numbers) if n in (1, 4, 7, 10)]
     assert {noted[n] for n in noted if n != 10} <= {"it is empty"}
     assert "checksum" in noted.get(10, "checksum")
 
@@ -145,7 +153,7 @@ def test_parallel_reads_ahead_do_not_change_the_order(large, monkeypatch):
 
     monkeypatch.setattr(storage, "read_range", slow)
     parts = batches_of(large, 64, 5).take(8).as_numpy_iterator()
-    found = [n for _, numbers in parts for n in numbers]
+    found = [n for *_, numbers in parts for n in numbers]
     assert found == training_order(large, 64, 5).records_at(0, 512).tolist()
     assert next(numbers) >= 64
 
@@ -163,24 +171,24 @@ def test_failed_reads_are_repeated_by_the_same_and_by_the_next_iterator(dataset,
     monkeypatch.setattr(storage, "read_range", unsteady)
     monkeypatch.setattr(pieces_module, "RETRY_SEC", 0.0)
     made = batches_of(choose(dataset))
-    assert len(next(made.as_numpy_iterator())[1]) == 4
+    assert len(next(made.as_numpy_iterator())[2]) == 4
     attempts.clear()
     limit = 4
     made = batches_of(choose(dataset))
     with pytest.raises(tf.errors.OpError, match="tired"):
         next(made.as_numpy_iterator())
     limit = 0
-    found = [n for _, numbers in made.take(5).as_numpy_iterator() for n in numbers]
+    found = [n for *_, numbers in made.take(5).as_numpy_iterator() for n in numbers]
     assert found == training_order(choose(dataset), 4, 0).records_at(0, 20).tolist()
 
 
 def test_iterators_of_one_dataset_do_not_disturb_each_other(dataset):
     made = batches_of(choose(dataset), 4, 2)
-    expected = [numbers.tolist() for _, numbers in made.take(12).as_numpy_iterator()]
+    expected = [numbers.tolist() for *_, numbers in made.take(12).as_numpy_iterator()]
     several = [made.take(12).as_numpy_iterator() for _ in range(7)]
     for k in range(12):
         for one in several:
-            assert next(one)[1].tolist() == expected[k]
+            assert next(one)[2].tolist() == expected[k]
 
 
 def test_the_last_batch_has_records_for_every_replica():

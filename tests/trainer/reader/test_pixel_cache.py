@@ -157,7 +157,7 @@ def test_a_cache_larger_than_the_memory_is_mapped_without_the_right_to_write(sub
     large = dataclasses.replace(subset, dataset=dataclasses.replace(subset.dataset, image=image))
     count = 3 * total * 1024 // (16384 * 16384 * 3)
     (tmp_path / "ends").write_bytes(bytes(8 * count))
-    (tmp_path / "records").touch()
+    (tmp_path / "records").write_bytes(b"\n\0")
     with open(tmp_path / "pixels", "wb") as file:
         file.truncate((count + 1) * 16384 * 16384 * 3)
         file.seek(-1, os.SEEK_END)

@@ -20,13 +20,14 @@ from trainer.dataset.manifest import load_manifest
 from trainer.dataset.spec import ReadOptions
 from trainer.reader.order import training_order
 from trainer.reader.pieces import PieceReader
+from trainer.reader.read_ahead import HeldPieces
 from trainer.reader.records import record_batches
 
 subset = choose(load_manifest(sys.argv[1]))
 order = training_order(subset, 8, 3)
 
 def batches():
-    return record_batches(order, PieceReader(subset), 8)
+    return record_batches(order, HeldPieces(subset.pieces, PieceReader(subset).read), 8)
 """
 
 
@@ -70,14 +71,14 @@ def test_a_deleted_dataset_leaves_nothing_behind(folder, tmp_path):
 def test_an_iterator_keeps_a_dataset_that_nobody_holds_and_operations_may_be_deterministic(folder):
     script = """
     tf.config.experimental.enable_op_determinism()
-    one = iter(batches().map(lambda records, numbers: numbers).prefetch(1))
+    one = iter(batches().map(lambda part, records, numbers: numbers).prefetch(1))
     gc.collect()
     found = np.concatenate([next(one) for _ in range(60)])
     assert found.tolist() == order.records_at(0, 480).tolist()
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
     shared = iter(strategy.distribute_datasets_from_function(lambda context: batches()))
     gc.collect()
-    found = np.concatenate([next(shared)[1] for _ in range(60)])
+    found = np.concatenate([next(shared)[2] for _ in range(60)])
     assert found.tolist() == order.records_at(0, 480).tolist()
     found = list(training_data(subset, 8).batches().take(30))
     assert np.concatenate([one["record"] for one in found]).tolist() == order.records_at(
@@ -93,6 +94,7 @@ def test_the_end_of_the_program_drops_queued_reads(folder, tmp_path):
     import trainer.dataset.pieces as pieces
     pieces.PIECE_BYTES = 1000
     subset = choose(load_manifest(sys.argv[1]))
+    order = training_order(subset, 8, 3)
     assert len(subset.pieces) > 128
     ending, original = threading.Event(), storage.read_range
     done = open(sys.argv[2], "a", buffering=1)
@@ -109,7 +111,7 @@ def test_the_end_of_the_program_drops_queued_reads(folder, tmp_path):
 
     def first():
         begun.set()
-        next(iter(record_batches(training_order(subset, 8, 3), PieceReader(subset), 8)))
+        next(iter(batches()))
 
     for _ in range(3):
         threading.Thread(target=first, daemon=True).start()
