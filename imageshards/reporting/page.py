@@ -129,10 +129,10 @@ def quotas(counts: Sequence[int], wanted: int) -> list[int]:
 
 
 def thumbs_of(
-    directory: str, manifest: Manifest, shards: Sequence[Shard], most: int = MAX_PICTURES
+    directory: str, manifest: Manifest, shards: Sequence[Shard]
 ) -> tuple[list[Thumb], int]:
-    """Returns `most` pictures of some shards of a split, and how many could not be read."""
-    wanted = quotas([shard.num_records for shard in shards], most)
+    """Returns pictures of some shards of a split, and how many could not be read."""
+    wanted = quotas([shard.num_records for shard in shards], MAX_PICTURES)
     asked = [(shard, count) for shard, count in zip(shards, wanted, strict=True) if count]
     found = storage.map_concurrently(lambda each: list(_thumbs(directory, manifest, *each)), asked)
     thumbs = [thumb for of_shard in found for thumb in of_shard]
