@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from imageshards import storage
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import Option, add_options, check_option
-from imageshards.commands.output_folder import check_page_folder
+from imageshards.commands.output_folder import check_page_folder, write_page
 from imageshards.errors import Arg, UserError, names_arguments
 from imageshards.manifest import PAGE_NAME
 from imageshards.progress import text_table
@@ -210,7 +210,7 @@ def evaluate(
     page = None if report is None else storage.place("report", report)
     if page is not None:
         storage.check_bucket(page, "report")
-        check_page_folder("report", page, PAGE_NAME)
+        check_page_folder("report", page)
     saved = find_model(model, last, code, trust)
     described, broken = _described(saved.card, data, given, skip_broken)
     # Classes are checked before TensorFlow's import, which takes seconds: mistakes show first.
@@ -274,7 +274,7 @@ def _measured(
     from trainer.evaluation.evaluator import Evaluator, measure
     from trainer.models.optimizer import make_loss
     from trainer.reader.stream import EvaluationStream
-    from trainer.report.page import page_of, target_fact, write_report
+    from trainer.report.page import page_of, target_fact
 
     card, subset, count = saved.card, data.subset, data.num_records
     devices = shared_strategy(replicas, data.batch_size)
@@ -304,7 +304,7 @@ def _measured(
         shown = {name: str(value) for name, value in facts.items()}
         shown |= target_fact(card, card.target_mean_std)
         title = f"{saved.file} on {facts['data']}"
-        write_report(page, page_of(title, shown, [], evaluation, subset), "report")
+        write_page(page, page_of(title, shown, [], evaluation, subset), "report")
     found = Figures({"num_examples": count} | {name: finite(one) for name, one in figures.items()})
     found |= facts | {"classes": list(subset.classes), "target": card.target} | _outputs(evaluation)
     found.broken = broken.found

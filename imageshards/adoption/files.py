@@ -75,7 +75,7 @@ def list_files(argument: str, place: str) -> list[str]:
         start = len(place.rstrip("/"))
         # A file is left out if any part of its path below the folder is hidden.
         paths = [
-            file.path for file in storage.files_below(place, follow_links=True)
+            file.path for file in storage.files_below(place, lambda folder: True)
             if FILE_NAME.search(file.name) and not re.search(r"/[._]", file.path[start:])
         ]  # fmt: skip
         # Only a folder is checked, because a glob may mean a part of a series.

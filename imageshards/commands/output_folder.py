@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from imageshards import storage
 from imageshards.errors import OutputError, StorageError, UserError
+from imageshards.manifest import PAGE_NAME
 
 # The template imageshards/page/base.jinja writes this line into the head of every page.
 _GENERATOR = b'<meta name="generator" content="imageshards">'
@@ -67,7 +68,7 @@ def check_no_links(argument: str, directory: str, *names: str, inside: bool = Fa
             )
 
 
-def check_page_folder(argument: str, folder: str, page: str, *beside: str) -> None:
+def check_page_folder(argument: str, folder: str, *beside: str) -> None:
     """Checks that a page and the files `beside` the page replace no files of the user.
 
     Raises:
@@ -75,9 +76,9 @@ def check_page_folder(argument: str, folder: str, page: str, *beside: str) -> No
     """
     try:
         # A page of imageshards shows that an earlier run wrote the files beside the page, too.
-        if _GENERATOR in storage.read(storage.join(folder, page), _HEAD_BYTES):
+        if _GENERATOR in storage.read(storage.join(folder, PAGE_NAME), _HEAD_BYTES):
             return
-        foreign = [page]
+        foreign = [PAGE_NAME]
     except OSError:
         foreign = []
     foreign += [name for name in beside if storage.exists(storage.join(folder, name))]
@@ -105,3 +106,11 @@ def output_errors(output: str, what: str, argument: str = "output") -> Iterator[
             expected="a place with free space and the right to write there",
             remedy=f"{remedy}then run the same command again",
         ) from e
+
+
+def write_page(folder: str, page: str, argument: str = "output") -> str:
+    """Writes a page to `folder`/index.html, whole or not at all, and returns its path."""
+    path = storage.join(folder, PAGE_NAME)
+    with output_errors(folder, PAGE_NAME, argument):
+        storage.write(path, page)
+    return path

@@ -132,7 +132,7 @@ def duplicates(
 
 def _prepare(folder: str) -> None:
     """Checks that the page and its files can be written, as hashing takes minutes."""
-    check_page_folder("output", folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME)
+    check_page_folder("output", folder, JSON_NAME, EXCLUDE_NAME)
     probe = storage.join(folder, ".probe")
     with output_errors(folder, PAGE_NAME):
         storage.write(probe, b"")

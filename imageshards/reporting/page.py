@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from imageshards import storage
-from imageshards.commands.output_folder import output_errors
+from imageshards.commands.output_folder import write_page
 from imageshards.errors import IndexDamageError, OutputError
 from imageshards.example import decode_example
 from imageshards.index import index_schema, read_shard_index
-from imageshards.manifest import PAGE_NAME, REPORT_NAME, Manifest, Shard
+from imageshards.manifest import REPORT_NAME, Manifest, Shard
 from imageshards.manifest.file import Reject, read_rejects, shard_path
 from imageshards.page import draw_boxes, record_boxes, render, thumbnail
 from imageshards.reporting import sections
@@ -50,8 +50,6 @@ def write_report(directory: str, manifest: Manifest, argument: str = "output") -
     Raises:
         OutputError: The folder cannot be written.
     """
-    folder = storage.join(directory, REPORT_NAME)
-    path = storage.join(folder, PAGE_NAME)
     sheets = {
         name: thumbs_of(directory, manifest, split.shards)
         for name, split in manifest.splits.items()
@@ -63,9 +61,7 @@ def write_report(directory: str, manifest: Manifest, argument: str = "output") -
             if len(examples[reject.reason]) < _EXAMPLES_PER_REASON:
                 examples[reject.reason].append(reject)
     page = page_of(storage.name_of(directory), manifest, sheets, examples)
-    with output_errors(folder, PAGE_NAME, argument):
-        storage.write(path, page)
-    return path
+    return write_page(storage.join(directory, REPORT_NAME), page, argument)
 
 
 def try_report(directory: str, manifest: Manifest) -> None:
@@ -129,10 +125,10 @@ def quotas(counts: Sequence[int], wanted: int) -> list[int]:
 
 
 def thumbs_of(
-    directory: str, manifest: Manifest, shards: Sequence[Shard], most: int = MAX_PICTURES
+    directory: str, manifest: Manifest, shards: Sequence[Shard]
 ) -> tuple[list[Thumb], int]:
-    """Returns `most` pictures of some shards of a split, and how many could not be read."""
-    wanted = quotas([shard.num_records for shard in shards], most)
+    """Returns pictures of some shards of a split, and how many could not be read."""
+    wanted = quotas([shard.num_records for shard in shards], MAX_PICTURES)
     asked = [(shard, count) for shard, count in zip(shards, wanted, strict=True) if count]
     found = storage.map_concurrently(lambda each: list(_thumbs(directory, manifest, *each)), asked)
     thumbs = [thumb for of_shard in found for thumb in of_shard]

@@ -157,11 +157,13 @@ class Backend(abc.ABC):
         """Yields every object of a store whose path begins with `prefix`, ordered by path."""
         raise NotImplementedError
 
-    def files_below(self, folder: str, follow_links: bool = False) -> Iterator[Stat]:
+    def files_below(
+        self, folder: str, enters: Callable[[str], bool] | None = None
+    ) -> Iterator[Stat]:
         """Yields every object below a folder, ordered by path.
 
-        Only with `follow_links` may a file be outside of the folder, behind a link to another
-        folder. A store has no links to folders.
+        `enters` says of the path of each local folder whether to enter it, also behind a link.
+        Without it, no links are followed. A store has no links and lists every object.
         """
         return self.files_from(folder.rstrip("/") + "/")
 

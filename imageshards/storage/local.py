@@ -80,10 +80,10 @@ class LocalBackend(Backend):
     def list_folder(self, folder: str) -> list[Stat]:
         return sorted(_stats_of(walk(folder, lambda path: False)))
 
-    def files_below(self, folder: str, follow_links: bool = False) -> Iterator[Stat]:
-        def enters(path: str) -> bool:
-            return follow_links or not os.path.islink(path)
-
+    def files_below(
+        self, folder: str, enters: Callable[[str], bool] | None = None
+    ) -> Iterator[Stat]:
+        enters = enters or (lambda path: not os.path.islink(path))
         found = _stats_of(walk(folder, enters, in_order=True))
         yield from (each for each in found if not each.is_folder)
 

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from imageshards import storage
-from imageshards.commands.output_folder import output_errors
 from imageshards.errors import UserError
-from imageshards.manifest import BOX_FEATURES, PAGE_NAME
+from imageshards.manifest import BOX_FEATURES
 from imageshards.page import (
     Meter,
     Rows,
@@ -209,14 +207,6 @@ class Source(NamedTuple):
     number: int
     filename: str
     thumb: Image.Image | None
-
-
-def write_report(folder: str, page: str, argument: str = "output") -> str:
-    """Writes a page to `folder`/index.html, whole or not at all, and returns its path."""
-    path = storage.join(folder, PAGE_NAME)
-    with output_errors(folder, PAGE_NAME, argument):
-        storage.write(path, page)
-    return path
 
 
 def page_of(

@@ -10,7 +10,7 @@ import json
 import os
 import tarfile
 import zipfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from imageshards import storage
@@ -143,9 +143,8 @@ def _pictures_in(path: str, argument: str) -> list[str] | None:
         if not storage.is_folder(path):
             return None
         prefix = len(path.rstrip("/")) + 1
-        stored = (file.path for file in storage.files_below(path))
-        files = _local_files(path, prefix) if storage.is_local(path) else stored
-        return sorted(file for file in files if _is_picture(file[prefix:]))
+        found = storage.files_below(path, lambda folder: not passed_over(folder[prefix:]))
+        return sorted(file.path for file in found if _is_picture(file.path[prefix:]))
     except OSError as e:
         raise UserError(
             argument=argument,
@@ -156,15 +155,6 @@ def _pictures_in(path: str, argument: str) -> list[str] | None:
 
 def _is_picture(name: str) -> bool:
     return name.lower().endswith(EXTENSIONS) and not passed_over(name)
-
-
-def _local_files(folder: str, prefix: int) -> Iterator[str]:
-    """Yields the files below a local folder, except for folders that `passed_over` names."""
-    for entry in storage.walk(folder, lambda path: not passed_over(path[prefix:])):
-        if entry.error is not None:
-            raise entry.error
-        if entry.status is not None:
-            yield entry.path
 
 
 def _of_table(path: str, image_path: str | None, key_column: str | None) -> Pictures:

@@ -13,6 +13,7 @@ from keras.callbacks import Callback
 
 from imageshards import storage
 from imageshards.commands.options import options_of, refuse_idle
+from imageshards.commands.output_folder import write_page
 from imageshards.text import for_output
 from trainer.augment.augmentation import resolve_augment_on
 from trainer.cluster.hosts import ONE_HOST, Hosts
@@ -25,7 +26,7 @@ from trainer.models.metrics import ALWAYS
 from trainer.reader.batches import TrainingData
 from trainer.reader.described import EvaluationData
 from trainer.reader.stream import EvaluationStream
-from trainer.report.page import page_of, target_fact, write_report
+from trainer.report.page import page_of, target_fact
 from trainer.serving.model_file import BEST_MODEL_FILE, MODEL_FILE, card_of, save_model
 from trainer.training import summary
 from trainer.training.callbacks import (
@@ -311,7 +312,7 @@ def _report(config: RunConfig, run: Run, built: Built, metrics: MetricsFile, ste
     }
     subset = validation.subset if validation is not None else None
     text = page_of(f"{network.name}, {name}", facts, history, evaluation, subset, served)
-    page = write_report(storage.join(output, "report"), text)
+    page = write_page(storage.join(output, "report"), text)
     print(f"model    {storage.join(output, MODEL_FILE)}")
     print(f"metrics  {storage.join(output, METRICS_FILE)}")
     print(f"report   {page}")

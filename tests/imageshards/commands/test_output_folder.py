@@ -34,10 +34,10 @@ def test_a_page_replaces_only_a_former_page(tmp_path, files, foreign):
         (tmp_path / name).write_text(text)
     if foreign is None:
         for folder in (tmp_path, tmp_path / "new"):
-            check_page_folder("--report", str(folder), "index.html", "keys.txt")
+            check_page_folder("--report", str(folder), "keys.txt")
         return
     with pytest.raises(UserError, match=rf"^--report .* accounts for \({foreign}\); expected"):
-        check_page_folder("--report", str(tmp_path), "index.html", "keys.txt")
+        check_page_folder("--report", str(tmp_path), "keys.txt")
 
 
 @pytest.fixture

@@ -32,8 +32,8 @@ def test_a_walk_follows_links_except_to_folders_above_and_names_what_is_no_file(
     some = found(inside, enters=lambda path: not path.endswith("/b"), in_order=True)
     assert some == [*whole[:3], ("b", "folder"), *whole[-3:]]
     files = ["a-b", "a/x", "b/out/z", "b/y", "pipe"]
-    for follow_links, skipped in ((True, ""), (False, "b/out/z")):
-        listed = [file.path for file in storage.files_below(str(inside), follow_links)]
+    for enters, skipped in ((lambda path: True, ""), (None, "b/out/z")):
+        listed = [file.path for file in storage.files_below(str(inside), enters)]
         assert listed == [f"{inside}/{name}" for name in files if name != skipped]
     ((path, kind, _, error),) = storage.walk(f"{tmp_path}/absent")
     assert kind == "unreadable" and isinstance(error, FileNotFoundError)
@@ -47,7 +47,7 @@ def test_links_that_multiply_end_a_walk(tmp_path, monkeypatch):
         for name in "ab":
             (tmp_path / f"{level}" / name).symlink_to(f"../{level + 1}")
     with pytest.raises(OSError, match="too many links to folders"):
-        list(storage.files_below(f"{tmp_path}/0", follow_links=True))
+        list(storage.files_below(f"{tmp_path}/0", lambda path: True))
 
 
 def test_a_walk_is_not_limited_by_the_depth_of_python_s_stack(tmp_path):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from imageshards.commands.output_folder import write_page
 from tests.support.errors import refused
 from tests.support.evaluations import evaluation_of
 from tests.support.external_sets import whole_split
@@ -17,7 +18,7 @@ from tests.support.html_page import Page
 from tests.support.trainer_data import CLASSES, edit_manifest, make_dataset
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.subset import Subset
-from trainer.report.page import MAX_MATRIX, confusion, curves, look_up, page_of, write_report
+from trainer.report.page import MAX_MATRIX, confusion, curves, look_up, page_of
 
 pytest.importorskip("tensorflow")
 
@@ -76,11 +77,11 @@ def test_class_figures_by_hand() -> None:
 def test_the_page_has_no_external_resources(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     evaluation = classified([0, 1, 2, 0], [0, 2, 1, 1])
     made = page_of("cnn", {"seed": "7"}, history_of(5), evaluation, validation_of(folder))
-    path = write_report(str(tmp_path / "new" / "report"), made)
+    path = write_page(str(tmp_path / "new" / "report"), made)
     assert path == str(tmp_path / "new" / "report" / "index.html")
     (tmp_path / "file").write_text("")
     with refused("report", "index.html cannot be written"):
-        write_report(str(tmp_path / "file"), made, "report")
+        write_page(str(tmp_path / "file"), made, "report")
     assert [p.name for p in pathlib.Path(path).parent.iterdir()] == ["index.html"]
     text = pathlib.Path(path).read_text("utf-8")
     page = Page(text)
