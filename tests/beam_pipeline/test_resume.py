@@ -22,18 +22,18 @@ from tests.support.portable_servers import children_of, finished_shards
 pytestmark = pytest.mark.slow
 LONG = pytest.mark.long
 
-SHARDS = 24
+SHARDS = 12
 SMALL = "--image_size 16 --no_report --num_shards 2".split()
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    return class_folders(tmp_path_factory.mktemp("in"), {"cat": 48, "dog": 48}, broken=2)
+    return class_folders(tmp_path_factory.mktemp("in"), {"cat": 24, "dog": 24}, broken=2)
 
 
 def flags(photos, output) -> list[str]:
     how = f"--image_size 64 --no_report --splits train=1 --num_shards {SHARDS}"
-    how += " --direct_num_workers 2 --max_reject_fraction 0.03"
+    how += " --direct_num_workers 2 --max_reject_fraction 0.05"
     return ["--input", str(photos), "--output", str(output), *how.split()]
 
 
@@ -97,7 +97,7 @@ def assert_resumes(photos, output, undisturbed, before, capfd):
 
 def test_killed_while_shards_are_written(photos, undisturbed, tmp_path, capfd):
     output = tmp_path / "set"
-    for shards in (1, 12):
+    for shards in (1, 6):
         process = start_held(photos, output, shards)
         family = children_of(process.pid)
         assert len(children_of(process.pid, "pool_worker")) == 2
@@ -150,7 +150,7 @@ def test_an_unfinished_replacement_does_not_pass_for_a_finished_dataset(small, c
 @pytest.mark.parametrize(
     ("module", "function", "calls"),
     [
-        ("beam_pipeline.commit.transforms", "finalize_shard", 13),
+        ("beam_pipeline.commit.transforms", "finalize_shard", 7),
         pytest.param("beam_pipeline.commit.dataset", "publish_manifest", 1, marks=LONG),
         pytest.param("beam_pipeline.run", "load_manifest", 1, marks=LONG),
     ],
@@ -166,7 +166,7 @@ def test_a_changed_image_is_noticed_by_the_job_that_resumes(photos, tmp_path):
     """Only what changed is done again, and nothing stale is mixed in."""
     inputs = shutil.copytree(photos, tmp_path / "in")
     output, fresh = tmp_path / "set", tmp_path / "fresh"
-    start_held(inputs, output, 16).kill()
+    start_held(inputs, output, 8).kill()
     (inputs / "dog" / "dog 7.jpg").write_bytes(jpeg(4711))
     assert build(*flags(inputs, output)) == 0
     assert build(*flags(inputs, fresh)) == 0

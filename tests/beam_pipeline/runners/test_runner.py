@@ -73,6 +73,16 @@ _TRACEBACK = "bundle failed:\nTraceback (most recent call last):\n  File x\nKeyE
 _OF_A_WORKER = "…\nbeam_pipeline.errors.UserError: --quality is wrong. [while running 'Write']\n"
 
 
+def test_a_pipeline_keeps_the_views_of_its_options_apart_from_the_runners():
+    chosen = choose(["--direct_num_workers", "3"], BUILD)
+    ours, copied = chosen.options, chosen.new_pipeline().options
+    for options in (ours, copied):
+        assert options.view_as(DirectOptions) is options.view_as(DirectOptions)
+    copied.view_as(DirectOptions).direct_num_workers = 7
+    assert copied.get_all_options()["direct_num_workers"] == 7
+    assert ours.view_as(DirectOptions).direct_num_workers == 1
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "sentence"),
     [
