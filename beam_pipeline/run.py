@@ -127,8 +127,11 @@ def _is_no_warning(record: logging.LogRecord) -> bool:
 def _beam_for_a_build(hidden: Sequence[str]) -> Iterator[None]:
     """Imports Beam and the steps of the job, and adapts this process to a build until the end.
 
-    Beam does not find the packages `hidden` during the import.
+    Beam does not find the packages `hidden` during the import, unless one of them is in use.
     """
+    # With a path in a store, Beam may need the store's client, too.
+    if not sys.modules.keys().isdisjoint(hidden):
+        hidden = ()
     # Signals wait for the end of the import, because the module that is being imported may swallow
     # an error of a handler, or print a traceback.
     signals: list[int] = []
@@ -242,8 +245,11 @@ def _digest(options: BuildOptions) -> str:
 
 
 def _is_plain(options: BuildOptions, beam_args: Sequence[str]) -> bool:
-    """Returns whether Beam needs only what it always needs: no cluster, no code of the user."""
-    return options.transform_module is None and (options.plan_only or _is_local(beam_args))
+    """Returns whether Beam needs only what it always needs: no cluster, store or user's code."""
+    is_plain = options.transform_module is None and storage.is_local(
+        options.transform_temp_dir or ""
+    )
+    return is_plain and (options.plan_only or _is_local(beam_args))
 
 
 def _is_local(beam_args: Sequence[str]) -> bool:

@@ -180,10 +180,13 @@ def split_records(data: bytes) -> list[memoryview] | None:
     payloads, at, end = [], 0, len(data)
     view = memoryview(data)
     while at < end:
-        if end - at < FRAME_BYTES or not is_header(data[at : at + HEADER_BYTES]):
+        if end - at < FRAME_BYTES:
+            return None
+        length, checksum = _HEADER.unpack_from(data, at)
+        if _masked_crc32c(data[at : at + _LENGTH.size]) != checksum:
             return None
         begin = at + HEADER_BYTES
-        stop = begin + _LENGTH.unpack_from(data, at)[0]
+        stop = begin + length
         at = stop + FOOTER_BYTES
         # The checksum needs bytes, whose memory the next record takes again.
         if at > end or _masked_crc32c(data[begin:stop]) != _CRC.unpack_from(data, stop)[0]:

@@ -80,6 +80,7 @@ def test_the_package_imports_beam_only_when_a_name_is_used():
         ({}, ["--runner", "FlinkRunner"], False),
         ({"plan_only": True}, ["--runner", "FlinkRunner"], True),  # planned in this process
         ({"transform_module": "mine.py"}, [], False),
+        ({"transform_temp_dir": "gs://a/b"}, [], False),
     ],
 )
 def test_beam_needs_no_clients_of_stores_for_a_local_build_without_code_of_the_user(
@@ -88,11 +89,14 @@ def test_beam_needs_no_clients_of_stores_for_a_local_build_without_code_of_the_u
     assert driver._is_plain(BuildOptions(InputOptions("in"), "out", **changes), flags) == is_plain
 
 
-# The arguments are those of the process with `command`, and of a program that goes on with `call`.
+# A program calls `main` and goes on, the command is the whole process, and one uses a store, too.
 HOW_MUCH = """
-import sys
+import importlib, sys
 from beam_pipeline.__main__ import main
-code = main(None if sys.argv.pop(1) == "command" else sys.argv[1:])
+how = sys.argv.pop(1)
+if how == "store":
+    importlib.import_module("google.auth")
+code = main(sys.argv[1:] if how == "call" else None)
 print(code, *sorted(sys.modules.keys() & {"boto3", "google.auth", "pandas"}))
 """
 
@@ -100,7 +104,7 @@ print(code, *sorted(sys.modules.keys() & {"boto3", "google.auth", "pandas"}))
 @pytest.mark.process
 def test_only_the_command_hides_packages_from_beam(tmp_path):
     photos = class_folders(tmp_path / "in", {"cat": 2, "dog": 2})
-    for how in ("command", "call"):
+    for how in ("command", "call", "store"):
         done = subprocess.run(
             [sys.executable, "-c", HOW_MUCH, how, "--input", photos, "--output", tmp_path / how],
             capture_output=True, text=True, check=False,
@@ -109,6 +113,6 @@ def test_only_the_command_hides_packages_from_beam(tmp_path):
         assert code == "0"
         said = [line for line in done.stderr.splitlines() if " images" not in line]
         assert not [line for line in said if not line.startswith("starting")]
-        assert bool(found) == (how == "call"), found
+        assert ("pandas" in found, bool(found)) == (how != "command",) * 2
     shards, again = (sorted((tmp_path / how).rglob("*.tfrecord")) for how in ("command", "call"))
     assert [path.read_bytes() for path in shards] == [path.read_bytes() for path in again] != []

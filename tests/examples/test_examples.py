@@ -8,7 +8,7 @@ import pytest
 from tests.support.commands import run_forked
 from tests.support.trainer_data import make_dataset
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,9 @@ def _batches(data: Opened) -> list[Any]:
     return batches + (list(validation.batches().as_numpy_iterator()) if validation else [])
 
 
-@pytest.mark.parametrize("running", ["s3", "gs"], indirect=True)
+@pytest.mark.parametrize(
+    "running", ["s3", pytest.param("gs", marks=pytest.mark.long)], indirect=True
+)
 def test_batches_from_a_store_match_the_local_dataset(local, store, tmp_path):
     storage.copy_folder(str(local), remote := store.bucket() + "/sets/photos")
     # One store without further flags, the other with some: each combination takes seconds.

@@ -108,7 +108,8 @@ def _undone(inputs: Any, label: Any) -> Any:
 
 def test_a_model_of_two_outputs_trains_validates_and_resumes_exactly(made, tmp_path):
     data, targets = ims.open(made), ["label", "rgb"]
-    train = data.train(batch_size=8, target=targets, seed=1).map(_doubled).map(_undone)
+    train = data.train(batch_size=8, target=targets, augment="none", seed=1)
+    train = train.map(_doubled).map(_undone)
     val = data.evaluation(batch_size=8, target=targets).map(_doubled).map(_undone)
     how: dict[str, Any] = {"validation_data": val, "epochs": 3, "verbose": 0, "checkpoint_steps": 1}
     whole = _two_outputs()
@@ -117,13 +118,10 @@ def test_a_model_of_two_outputs_trains_validates_and_resumes_exactly(made, tmp_p
     for name in ("label_accuracy", "rgb_mae", "loss"):
         assert history[f"val_{name}"][-1] == pytest.approx(found[name], rel=1e-5)
     how["checkpoint_dir"] = tmp_path / "run"
-    for steps in (2, 3):
-        left = [*range(steps - 1)]
-        crash = keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda _, logs, left=left: left.pop()
-        )
-        with pytest.raises(IndexError):
-            ims.fit(_two_outputs(), train, **how, callbacks=[crash])
+    left = [1, 2]
+    crash = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: left.pop())
+    with pytest.raises(IndexError):
+        ims.fit(_two_outputs(), train, **how, callbacks=[crash])
     resumed = _two_outputs()
     ims.fit(resumed, train, **how)
     np.testing.assert_equal(resumed.get_weights(), whole.get_weights())
@@ -134,7 +132,7 @@ def test_an_autoencoder_trains_on_pictures_without_labels(unlabelled: Any) -> No
         scaled = tf.cast(pictures, tf.float32) / 255
         return scaled, scaled
 
-    train = unlabelled.train(batch_size=8, target=None, seed=1).map(halves)
+    train = unlabelled.train(batch_size=8, target=None, augment="none", seed=1).map(halves)
     val = unlabelled.evaluation(batch_size=8, target=None, split="train").map(halves)
     model = keras.Sequential([keras.Input((SIDE_PX, SIDE_PX, 3)), keras.layers.Conv2D(3, 1)])
     model.compile(keras.optimizers.Adam(0.05), "mse")
@@ -150,7 +148,7 @@ def test_a_model_with_a_loss_of_its_own_trains_without_labels(unlabelled: Any) -
     model = keras.Sequential([inputs, keras.layers.Flatten(activity_regularizer="l2")])
     model.add(keras.layers.Dense(1, activity_regularizer="l2"))
     model.compile("sgd")
-    train = unlabelled.train(batch_size=8, target=None)
+    train = unlabelled.train(batch_size=8, target=None, augment="none")
     assert "loss" in ims.fit(model, train, epochs=1, verbose=0).history
 
 
@@ -174,14 +172,14 @@ def test_functions_run_on_the_host_after_augmentation(made: pathlib.Path) -> Non
     data = ims.open(made)
     with refused("map", "augment_on='device'"):
         data.train(batch_size=8, augment_on="device").map(_doubled)
-    seen = data.train(batch_size=8, augment="strong", seed=1).map(lambda x, y: (x, y))
     plain = data.train(batch_size=8, augment="strong", seed=1)
+    seen = plain.map(lambda x, y: (x, y))
     np.testing.assert_equal(next(seen.as_numpy()), next(plain.as_numpy()))
     assert seen.element_spec[1].shape == (8, len(data.classes))
 
 
 def test_a_run_knows_its_functions_by_their_source(made: pathlib.Path, tmp_path: Any) -> None:
-    train = ims.open(made).train(batch_size=8, target=["label", "rgb"])
+    train = ims.open(made).train(batch_size=8, target=["label", "rgb"], augment="none")
     how: dict[str, Any] = {"epochs": 1, "verbose": 0, "checkpoint_dir": tmp_path / "run"}
     ims.fit(_two_outputs(), train.map(_doubled), **how)
     with refused("map", "_undone", "_doubled"):

@@ -11,7 +11,7 @@ import functools
 import secrets
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +24,8 @@ from trainer.reader.read_ahead import READ_AHEAD_PIECES, refuse_after_end
 
 # A call for each row would cost as much as all further work for the rows of small shards.
 _ROWS_PER_CALL = 4
+# An element of a stream holds this many turns, as each element costs as much as its numbers.
+_TURNS = 8
 _ENDLESS = np.iinfo(np.int64).max
 
 # Takes the number of a damaged record within the split, its batch, and the reason.
@@ -69,21 +71,10 @@ def record_batches(
     begin = slices.host * of_host
     turns = deal.turns_within(begin, begin + of_host, batch_size)
     reader = _Reader(order, source, turns, start_step // period, on_damage)
-    sizes = tf.constant([len(places) for places in turns.values()], tf.int64)
-    num_calls = tf.constant(reader.num_calls, tf.int64)
     # A random number cannot name a reader of another process, should a graph get there.
     name = tf.constant(secrets.randbits(62), tf.int64)
     _readers[int(name)] = reader
-
-    def turns_of(stream: tf.Tensor) -> tf.data.Dataset:
-        calls = tf.data.Dataset.range(num_calls[stream])
-        numbers = calls.map(lambda call: _called(_numbers, tf.int64, name, stream, call))
-        return numbers.rebatch(sizes[stream])
-
-    # An element of `turns_of` is one turn of a stream; `interleave` takes them in the plan's order.
-    numbers = tf.data.Dataset.range(len(turns)).interleave(
-        turns_of, cycle_length=len(turns), block_length=1
-    )
+    numbers = _interleaved(name, reader.num_calls, turns, 1 if order.epochs else _TURNS)
     is_cut, num_parts = False, None
     if order.epochs is not None:
         is_cut = slices == WHOLE and order.num_records % batch_size > 0
@@ -105,13 +96,39 @@ def record_batches(
         records = _called(_records, tf.string, name, step, of_part)
         return part, tf.ensure_shape(records, of_part.shape), of_part
 
-    # This map is sequential, so damaged records are met in the order of batches, and waiting for a
-    # piece never takes more than one thread from decoding.
-    found = parts.enumerate(start_step * slices.replicas).map(read)
+    # One call at a time: damaged records are met in the order of batches, and waiting for a piece
+    # never takes more than one thread from decoding.
+    found = parts.enumerate(start_step * slices.replicas).map(read, synchronous=True)
     # Derived datasets hold this dataset, and iterators hold their datasets, so the reader lives as
     # long as anything can call it.
     found.reader = reader
     return found
+
+
+def _interleaved(
+    reader: tf.Tensor, num_calls: Sequence[int], turns: dict[int, Array], num_turns: int
+) -> tf.data.Dataset:
+    """Returns the numbers of a host's records in the order of the plan, in vectors of any size.
+
+    An element of a stream holds `num_turns` of its turns.
+    """
+    sizes = tf.constant([num_turns * len(places) for places in turns.values()], tf.int64)
+    calls_of = tf.constant(num_calls, tf.int64)
+
+    def turns_of(stream: tf.Tensor) -> tf.data.Dataset:
+        calls = tf.data.Dataset.range(calls_of[stream])
+        numbers = calls.map(lambda call: _called(_numbers, tf.int64, reader, stream, call))
+        return numbers.rebatch(sizes[stream])
+
+    # `interleave` takes the turns of all streams in the plan's order.
+    numbers = tf.data.Dataset.range(len(turns)).interleave(
+        turns_of, cycle_length=len(turns), block_length=1
+    )
+    if num_turns == 1:
+        return numbers
+    turn_of = [np.repeat(np.arange(num_turns), len(places)) for places in turns.values()]
+    by_turn = np.argsort(np.concatenate(turn_of), kind="stable")
+    return numbers.rebatch(len(by_turn)).map(lambda dealt: tf.gather(dealt, by_turn))
 
 
 class _Reader:
