@@ -124,6 +124,8 @@ def _interleaved(
     numbers = tf.data.Dataset.range(len(turns)).interleave(
         turns_of, cycle_length=len(turns), block_length=1
     )
+    # `rebatch` makes slices of a tensor, and prints an error for each slice that it gets itself.
+    numbers = numbers.map(lambda sliced: tf.gather(sliced, tf.range(tf.size(sliced))))
     if num_turns == 1:
         return numbers
     turn_of = [np.repeat(np.arange(num_turns), len(places)) for places in turns.values()]

@@ -1,9 +1,13 @@
 """What a dataset of the reader leaves behind, at its own end and at that of the program."""
 
+import os
+import subprocess
+import sys
 import textwrap
 
 import pytest
 
+from tests.support.commands import ROOT
 from tests.support.reader_sets import make_set
 from tests.support.script import run_script
 
@@ -122,3 +126,16 @@ def test_the_end_of_the_program_drops_queued_reads(folder, tmp_path):
     """
     run(script, folder, tmp_path / "reads")
     assert len((tmp_path / "reads").read_text().splitlines()) == 32  # one by each thread
+
+
+def test_tensorflow_prints_no_error_about_slices_of_slices(folder):
+    """Only in a process of its own does TensorFlow show its errors."""
+    script = """
+    print("begins", file=sys.stderr)
+    list(batches().take(20))
+    """
+    command = [sys.executable, "-c", _HEAD + textwrap.dedent(script), str(folder)]
+    shown = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    done = subprocess.run(command, cwd=ROOT, env=shown, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "begins" in done.stderr and "RefCount" not in done.stderr
