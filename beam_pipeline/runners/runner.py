@@ -184,6 +184,10 @@ class _Options(beam_options.PipelineOptions):
             views[cls] = super().view_as(cls)
         return views[cls]
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy makes views of its own values: Beam leaves an option out of the copy.
+        return {name: kept for name, kept in super().__getstate__().items() if name != "_views"}
+
 
 class _BeamFlags(Parser, beam_options._BeamArgumentParser):
     """Parser of Beam's flags."""
