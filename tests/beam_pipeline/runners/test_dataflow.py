@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.dataflow import dataflow_runner
+from apache_beam.utils import retry
 from apache_beam.utils.plugin import BeamPlugin
 
 from beam_pipeline.options import BuildOptions, InputOptions
@@ -32,11 +33,15 @@ BUILD = ("--image_size", "32", "--num_shards", "train=3,validation=1", "--no_rep
 
 @pytest.fixture(scope="module", autouse=True)
 def impatient_client():
-    """Beam's client looks at a job every five seconds, and names plugins that other tests made."""
+    """Beam's client looks at a job every five seconds, and names plugins that other tests made.
+
+    Where there are no credentials, the client looks for them four times, with pauses of seconds.
+    """
     plugins = BeamPlugin.get_all_plugin_paths
     quick = types.SimpleNamespace(time=time.time, sleep=lambda sec: time.sleep(min(sec, 0.1)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dataflow_runner, "time", quick)
+        patch.setattr(retry.Clock, "sleep", lambda *given: None)
         ours = [path for path in plugins() if not path.startswith("tests.")]
         patch.setattr(BeamPlugin, "get_all_plugin_paths", lambda: ours)
         yield
