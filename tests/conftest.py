@@ -44,6 +44,8 @@ HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
 FORBIDDEN = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "socket.bind")
 
 
+_BEGUN = pytest.StashKey[set[str]]()
+
 # Google's library asks about each bucket in a thread of its own, for traces that nobody takes here:
 # a request at any time, where tests count them.
 os.environ["DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"] = "true"
@@ -71,6 +73,16 @@ def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) 
 
 def pytest_report_header() -> str:
     return "" if HAS_TENSORFLOW else "TensorFlow is not installed: tests that need it are left out"
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Of a test with the marker `one_row`, all rows of parameters but the first are `long`."""
+    if item.get_closest_marker("one_row") and not item.get_closest_marker("long"):
+        begun = item.session.stash.setdefault(_BEGUN, set())
+        name = item.nodeid.partition("[")[0]
+        if name in begun:
+            item.add_marker(pytest.mark.long)
+        begun.add(name)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -122,6 +122,7 @@ def photos(folder: pathlib.Path) -> pathlib.Path:
 
 @pytest.mark.process
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_script_without_a_guard_builds_twice_in_threads_and_leaves_no_traces(tmp_path):
     photos(tmp_path)
     script = tmp_path / "script.py"
@@ -145,6 +146,7 @@ ims.build("photos", "pets", image_size=16, max_reject_fraction=0.1, overwrite=Tr
 
 @pytest.mark.process
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_notebook_shows_progress_and_a_table(tmp_path):
     photos(tmp_path)
     cell = nbformat.v4.new_code_cell(NOTEBOOK)

@@ -120,12 +120,14 @@ def pack(name: str, photos: Mapping[str, bytes], folder: pathlib.Path) -> list[s
 
 # A spooled form, a table, and the form that `make test-long` leaves out.
 @pytest.mark.parametrize("name", ["photos.tgz", "data.parquet", "json/00000.tar"])
+@pytest.mark.one_row
 def test_an_archive_gives_the_shards_of_its_folder(photos, expected, tmp_path, name):
     assert build(*pack(name, photos, tmp_path), "--output", tmp_path / "out") == 0
     assert shard_bytes(tmp_path / "out") == expected
     assert not (tmp_path / "out" / ".staging").exists()
 
 
+@pytest.mark.long
 def test_several_webdataset_archives_with_columns(photos, tmp_path):
     (tmp_path / "set").mkdir()
     for number, folder in enumerate(("cat", "dog")):

@@ -137,6 +137,7 @@ class TestS3:
         ("verify", "words"),
         [("true", "certificate"), ("false", ""), ("CERTIFICATE", ""), ("no.pem", "'no.pem'")],
     )
+    @pytest.mark.one_row
     def test_verify_names_certificates(self, certificate, verify, words, is_in_worker, monkeypatch):
         flags = [f"--s3_verify={verify.replace('CERTIFICATE', str(certificate))}"]
 
@@ -160,6 +161,7 @@ class TestS3:
             storage.read(self.PATH)
 
     @pytest.mark.usefixtures("certificate")
+    @pytest.mark.long
     def test_all_processes_of_a_build_obey(self, tmp_path, capsys):
         assert read_from("s3://pictures", tmp_path / "out") == 2
         assert "certificate" in capsys.readouterr().err
@@ -169,6 +171,7 @@ class TestS3:
             storage.read(self.PATH)
 
     @pytest.mark.usefixtures("certificate")
+    @pytest.mark.long
     def test_store_options_of_a_custom_pipeline_end_with_the_pipeline(self, tmp_path):
         options = bp.ShardOptions(image=bp.ImageOptions(height_px=8, width_px=8))
         obedient = PipelineOptions(["--s3_verify=false"])

@@ -51,6 +51,7 @@ def test_a_build_names_them_and_all_others_become_records(photos, tmp_path, capf
     assert "memory" not in said
 
 
+@pytest.mark.long
 def test_a_custom_pipeline_survives_dangerous_pictures(photos, tmp_path, monkeypatch):
     """Its pictures are decoded outside of the process that runs it, too."""
     # Processes that another test's pipeline has started have the usual decoder.

@@ -57,6 +57,7 @@ def test_other_shards_are_those_of_a_build_of_the_photos(folder, tmp_path):
     assert verify.verify(str(output)).ok
 
 
+@pytest.mark.long
 def test_names_of_inputs_give_splits_that_a_copy_can_draw_anew(folder, tmp_path):
     for split, photos in (("train", "old"), ("test", "new")):
         (tmp_path / split).symlink_to(folder / photos)
@@ -118,6 +119,7 @@ def test_damaged_records_are_rejected_with_their_reason(folder, tmp_path):
     assert verify.verify(str(output)).ok
 
 
+@pytest.mark.long
 def test_extra_columns_and_the_transform_that_made_them_are_copied_and_joined(tmp_path, capsys):
     lines = []
     for i in range(40):

@@ -246,6 +246,7 @@ def case(request, tmp_path_factory) -> Case:
     return Case(request.param, built, Graph(submitted(built)))
 
 
+@pytest.mark.one_row
 def test_flink_knows_every_transform_of_the_graph_before_and_after_fusion(case):
     assert {leaf.spec.urn for leaf in case.graph.leaves.values()} <= NATIVE | FUSIBLE
     fused = Graph(submitted(case.built, "--experiments=pre_optimize=all"))
@@ -313,6 +314,7 @@ def growth(case, tmp_path_factory) -> Growth:
 
 
 @pytest.mark.slow
+@pytest.mark.one_row
 def test_the_graph_does_not_grow_with_the_images(growth):
     assert len(growth.larger.leaves) == len(growth.graph.leaves)
     before, after = growth.graph.proto.ByteSize(), growth.larger.proto.ByteSize()

@@ -118,6 +118,7 @@ def test_tfds_and_the_exported_transform_know_the_labels(several):
     np.testing.assert_array_equal(ids.values, [2, 0, 1, -1])
 
 
+@pytest.mark.long
 def test_copies_have_each_renamed_label_once_and_a_rebuild_keeps_class_ids(
     several, photos, tmp_path
 ):
@@ -143,6 +144,7 @@ def test_copies_can_leave_labels_out(several, tmp_path):
     assert not any("class" in name for name in found["0.jpg"])
 
 
+@pytest.mark.long
 def test_lists_of_a_parquet_file_beside_an_extra_column(photos, tmp_path):
     """Columns go through tensorflow-transform, which looks the labels up, too."""
     keys = [key for key in LABELS if key not in BROKEN]

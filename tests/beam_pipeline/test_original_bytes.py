@@ -89,6 +89,7 @@ def test_a_build_from_the_dataset_knows_which_records_are_original(built, tmp_pa
     assert manifest(joined)["source"]["notes"][IS_ORIGINAL] == 31
 
 
+@pytest.mark.long
 def test_the_choice_is_the_same_in_a_build_that_resumes(built, tmp_path):
     photos, output = built.parent / "photos", tmp_path / "again"
     assert build("--input", photos, "--output", output, *FLAGS[:2], "--max_reject_fraction", "0",

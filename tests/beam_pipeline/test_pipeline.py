@@ -100,6 +100,7 @@ def test_rejects_leave_no_holes_and_go_to_quarantine(photos, tmp_path, capsys):
     assert len(broken) == 11 and builds.quarantined(output) == broken
 
 
+@pytest.mark.long
 def test_pictures_of_phones_are_read_converted_and_counted(tmp_path, capsys):
     p3 = rgb_profile(DISPLAY_P3)
     turned = Image.Exif()

@@ -91,6 +91,7 @@ PRICES = [None, 1, 2.5, "N/A", 4, 10, "", 7, 2, 3, 5, 6]
 GRADES = [3, None, 1, 2, 0, 4, 1, 2, 3, 0, 1, 2]
 
 
+@pytest.mark.long
 def test_missing_numbers_are_nan_and_others_are_scaled(tmp_path, capsys):
     with open(tmp_path / "list.csv", "w", newline="") as file:
         rows = csv.writer(file)
@@ -145,6 +146,7 @@ BOXES: list[tuple[str, int, str, tuple[int, ...]]] = [
 ]
 
 
+@pytest.mark.long
 def test_rows_of_one_box_each_make_the_shards_that_lists_in_json_lines_make(tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()

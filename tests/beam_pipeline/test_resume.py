@@ -109,6 +109,7 @@ def test_killed_while_shards_are_written(photos, undisturbed, tmp_path, capfd):
     assert_resumes(photos, output, undisturbed, before, capfd)
 
 
+@pytest.mark.long
 def test_classes_keep_their_ids_when_a_replacement_is_killed(small, tmp_path):
     output, again, _ = small
     class_folders(tmp_path / "in", {"a": 12})
@@ -173,6 +174,7 @@ def test_a_changed_image_is_noticed_by_the_job_that_resumes(photos, tmp_path):
     assert shard_bytes(output) == shard_bytes(fresh)
 
 
+@pytest.mark.long
 def test_a_job_waits_for_the_workers_of_one_that_was_killed(photos, tmp_path):
     """So one that is slow to end cannot put its shard over one of the next job."""
     output, fresh = tmp_path / "set", tmp_path / "fresh"

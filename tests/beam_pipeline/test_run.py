@@ -46,6 +46,7 @@ sys.exit(main(sys.argv[2:]))
 
 @pytest.mark.process
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+@pytest.mark.one_row
 def test_a_signal_while_beam_is_imported_stops_the_build(number, tmp_path):
     photos = class_folders(tmp_path / "in", {"cat": 2, "dog": 2})
     done = subprocess.run(
@@ -102,6 +103,7 @@ print(code, *sorted(sys.modules.keys() & {"boto3", "google.auth", "pandas"}))
 
 
 @pytest.mark.process
+@pytest.mark.long
 def test_only_the_command_hides_packages_from_beam(tmp_path):
     photos = class_folders(tmp_path / "in", {"cat": 2, "dog": 2})
     for how in ("command", "call", "store"):

@@ -40,6 +40,7 @@ def test_every_reader_reads(kind, settings, shards, request):
         total += found
 
 
+@pytest.mark.long
 def test_waits_of_an_accelerator_are_those_of_the_time_that_it_does_not_compute(shards):
     found = waits.measure(str(shards), {"batch_size": 32, "image_size": 48}, 0.2, 5)
     assert found["startup_msec"] > 0 and 0 < found["utilization"] < 1

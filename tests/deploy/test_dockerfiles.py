@@ -23,6 +23,7 @@ FLINK = DEPLOY / "flink" / "kubernetes"
 
 @pytest.mark.process
 @pytest.mark.parametrize("folder", ["dataflow", "kubernetes", "flink/kubernetes"])
+@pytest.mark.one_row
 def test_pip_builds_the_package_from_the_files_that_an_image_copies(folder, tmp_path):
     dockerfile = (DEPLOY / folder / "Dockerfile").read_text()
     ignore = (DEPLOY / folder / "Dockerfile.dockerignore").read_text().splitlines()

@@ -68,6 +68,7 @@ def taken(batches: Any, count: int) -> list[Any]:
         ({"augment": flip_and_soften}, (2,)),
     ],
 )
+@pytest.mark.one_row
 def test_stream_from_any_step_starts_with_the_batch_of_that_step(data, asked, starts):
     train = data.train(batch_size=4, seed=3, **asked)
     whole = list(itertools.islice(train.as_numpy(), starts[-1] + 2))
@@ -79,6 +80,7 @@ def test_stream_from_any_step_starts_with_the_batch_of_that_step(data, asked, st
 
 
 @pytest.mark.parametrize("augment", ["light", flip_and_soften], ids=["level", "function"])
+@pytest.mark.one_row
 def test_processes_get_their_parts_of_every_batch(data: Data, augment: Any) -> None:
     made = data.train(batch_size=6, seed=2, augment=augment)
     whole = list(itertools.islice(made.as_numpy(4), 3))
@@ -141,6 +143,7 @@ def test_balance_weighs_or_repeats_and_leaves_no_weight_to_apply_again(data: Dat
         ({"skip_broken": 1}, True),
     ],
 )
+@pytest.mark.one_row
 def test_batches_have_weights_only_where_some_may_differ_from_1(data, asked, gives_weights):
     opened = dataclasses.replace(data.config, skip_broken=asked.get("skip_broken", 0))
     how = {name: value for name, value in asked.items() if name != "skip_broken"}
@@ -250,6 +253,7 @@ def folds(tmp_path_factory: pytest.TempPathFactory) -> Data:
     return ims.open(make_dataset(folder, {"fold0": 7, "fold1": 8, "fold2": 6}, size_px=((8, 8),)))
 
 
+@pytest.mark.long
 def test_several_splits_are_read_as_one_in_any_order_of_their_names(folds, tmp_path):
     train = folds.train(batch_size=7, split=["fold2", "fold1"], augment="none")
     assert (train.steps_per_epoch, train.num_records) == (2, 14)

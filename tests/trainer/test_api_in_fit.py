@@ -38,6 +38,7 @@ def _fitted(folder: pathlib.Path, replicas: int) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.long
 def test_fit_validates_every_record_once_and_trains_the_same_on_four_replicas(tmp_path):
     # Neither split fills its last batch of 8, and validation's has fewer records than replicas.
     make_dataset(tmp_path, {"train": 20, "validation": 11}, size_px=((16, 16),))

@@ -54,6 +54,7 @@ def test_a_saved_model_gives_names_and_probabilities_of_files(model_folder, tmp_
     assert [path.name for path in output.parent.iterdir()] == ["served"]
 
 
+@pytest.mark.long
 def test_labels_and_values_are_served_as_such(tmp_path, capsys):
     files = tf.constant([JPEG, encoded(scene(90, 200), "PNG")])
     pictures = picture_reader(card().inputs.image, SIZE)(files)

@@ -62,6 +62,7 @@ THEIRS |= {"nnx_enabled": True}
         ("text", "", "UserError: Keras's settings cannot be used (Invalid `floatx`"),
     ],
 )
+@pytest.mark.one_row
 def test_no_command_depends_on_keras_settings_of_the_user(tmp_path, floatx, printed, said):
     (tmp_path / "keras.json").write_text(json.dumps({**THEIRS, "floatx": floatx}))
     env = {**os.environ, "KERAS_HOME": str(tmp_path), "KERAS_BACKEND": "torch"}

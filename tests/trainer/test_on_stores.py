@@ -73,6 +73,7 @@ def test_batches_from_a_store_match_the_local_dataset(local, store, tmp_path):
     assert 5 <= len(reads) and not (tmp_path / "home").exists()
 
 
+@pytest.mark.long
 def test_adopted_records_in_a_store_are_read_like_local_ones(store, local, tmp_path):
     there, here = f"{store.bucket()}/others", tmp_path / "others"
     here.mkdir()

@@ -6,7 +6,7 @@ A new option needs a row in one of the tables below.
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -208,7 +208,13 @@ def _flags(folder: pathlib.Path, more: str) -> list[str]:
     return [word for flag, values in given.items() for word in (flag, *values)]
 
 
-@pytest.mark.parametrize("name", CHANGES)
+def _rows() -> Iterator[Any]:
+    """The options; graphs and models of those that need such take half a minute in all."""
+    for name, (_, _, show) in CHANGES.items():
+        yield pytest.param(name, marks=[pytest.mark.long] if show in (batches, network) else [])
+
+
+@pytest.mark.parametrize("name", _rows())
 def test_a_changed_option_shows(given, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shared, change, show = CHANGES[name]

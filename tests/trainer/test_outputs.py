@@ -67,6 +67,7 @@ def test_first_target_decides_classes_and_balance(made: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("asked", [{}, {"skip_broken": 1}])
+@pytest.mark.one_row
 def test_without_a_target_a_dataset_gives_inputs_alone(unlabelled: Any, asked: Any) -> None:
     data = ims.open(unlabelled.config.data, **asked)
     with refused("target", "target=None"):
@@ -127,6 +128,7 @@ def test_a_model_of_two_outputs_trains_validates_and_resumes_exactly(made, tmp_p
     np.testing.assert_equal(resumed.get_weights(), whole.get_weights())
 
 
+@pytest.mark.long
 def test_an_autoencoder_trains_on_pictures_without_labels(unlabelled: Any) -> None:
     def halves(pictures: Any) -> Any:
         scaled = tf.cast(pictures, tf.float32) / 255
@@ -168,6 +170,7 @@ def test_targets_and_functions_that_cannot_be_are_refused(made):
             data.train(batch_size=8).map(function).dataset()
 
 
+@pytest.mark.long
 def test_functions_run_on_the_host_after_augmentation(made: pathlib.Path) -> None:
     data = ims.open(made)
     with refused("map", "augment_on='device'"):

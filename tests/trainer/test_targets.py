@@ -40,6 +40,7 @@ def expected_logits(trained: Any) -> tuple[Any, Any]:
     return np.asarray(model(pixels)).astype(np.float64), rows
 
 
+@pytest.mark.long
 def test_labels_are_evaluated_exactly_for_any_batch_and_replicas(trained, tmp_path):
     of_run = {"last": True, "batch_size": 7, "report": tmp_path / "page"}
     found = ims.evaluate(trained.run, trained.shards, **of_run)
@@ -108,6 +109,7 @@ def priced(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return make_targets(folder, {"train": 20, "validation": 5}, 16)
 
 
+@pytest.mark.long
 def test_a_price_is_learnt_and_found_in_its_own_unit(priced, tmp_path, capsys):
     run, page = tmp_path / "run", tmp_path / "page"
     flags = ("--data", priced, "--target", "price", "--output", run, "--epochs", 9)
@@ -134,6 +136,7 @@ def test_a_price_is_learnt_and_found_in_its_own_unit(priced, tmp_path, capsys):
     assert answer.numpy().item() == pytest.approx(price, rel=1e-6)
 
 
+@pytest.mark.long
 def test_records_without_a_price_are_left_out_and_counted(priced, tmp_path, capsys):
     output = tmp_path / "run"
     flags = ("--data", priced, "--target", "gap", "--output", output, "--steps", 2)

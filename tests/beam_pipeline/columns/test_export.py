@@ -38,6 +38,7 @@ def uninstall() -> None:
 
 
 @pytest.mark.process
+@pytest.mark.long
 def test_labels_alone_are_built_without_tensorflow_and_its_relatives(tmp_path):
     class_folders(tmp_path / "photos", {"cat": 3, "dog": 3})
     table = tmp_path / "table.csv"

@@ -55,6 +55,7 @@ def through_module(tmp_path_factory) -> tuple[list[list[ImageRef]], str]:
     return analyse(tmp, batches_of(refs, 2), columns=COLUMNS, transform_module=str(module))
 
 
+@pytest.mark.long
 def test_module_outputs_replace_the_columns(through_module):
     batches, transform_dir = through_module
     received = {ref.key: ref.columns for batch in batches for ref in batch}
@@ -146,6 +147,7 @@ def test_exported_model_serves_with_plain_tensorflow(through_module):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_tensorflow_transform_comes_without_keras_3_matplotlib_or_its_start_up_lines():
     code = (
         "import sys\n"

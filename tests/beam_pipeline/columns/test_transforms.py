@@ -172,6 +172,7 @@ def test_the_exported_graph_leaves_a_missing_value_and_scales_the_others(through
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_size_of_batches_does_not_change_the_bytes(rows, tmp_path):
     shuffled = random.Random(1).sample(REFS, len(REFS))
     names = ("zscore/fixed", "minmax/var", "zscore/some")

@@ -40,6 +40,7 @@ def insects(tmp_path_factory) -> pathlib.Path:
     return build_set(listed, root / "set", "--no_report", *flags)
 
 
+@pytest.mark.long
 def test_every_record_is_made_of_the_original_that_its_row_names(insects):
     assert assert_records_are_as_described(insects) == 36
     for row in read_index(str(insects), typed(manifest(insects))).to_pylist():

@@ -78,6 +78,7 @@ class Attempts:
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.one_row
 def test_repeated_steps_make_the_same_dataset(disturbed, output, tmp_path, overwrite):
     if overwrite:
         commit_steps.Job(output, commit_steps.make_units(tmp_path / "old", 100, shards=2)).run()
@@ -163,6 +164,7 @@ def test_a_lost_job_publishes_nothing(disturbed, output, tmp_path, monkeypatch, 
     assert found == commit_steps.contents(output)
 
 
+@pytest.mark.one_row
 def test_a_full_disk_leaves_the_old_dataset_or_the_new_one(disturbed, output, tmp_path):
     commit_steps.Job(output, commit_steps.make_units(tmp_path / "old", 100, shards=2)).run()
     old, before = commit_steps.fingerprint_if_whole(output), commit_steps.contents(output)

@@ -95,6 +95,7 @@ def test_a_process_killed_between_tasks_blames_no_picture(pool, said):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+@pytest.mark.one_row
 def test_a_deadly_shard_is_given_up_with_the_signal(pool, said, number):
     with pytest.raises(UserError) as error:
         submit(pool, tasks.die, int(number)).result()
@@ -105,6 +106,7 @@ def test_a_deadly_shard_is_given_up_with_the_signal(pool, said, number):
 
 
 @pytest.mark.parametrize("deed", ["SIGSEGV", "SIGKILL", "hang"])
+@pytest.mark.one_row
 def test_a_picture_that_ends_its_process_is_left_out_after_two_tries(said, tmp_path, deed):
     log = tmp_path / "log"
     message = "the process that decodes it crashed or hung in each of 2 tries"

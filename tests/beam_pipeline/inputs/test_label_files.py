@@ -151,6 +151,7 @@ class TestImageNet:
         return draw_imagenet(tmp_path_factory.mktemp("imagenet") / "in")
 
     @pytest.mark.parametrize("form", ["kaggle", "devkit by one glob", "folder"])
+    @pytest.mark.one_row
     def test_official_files_become_two_splits_with_the_synsets_of_train(
         self, official, tmp_path, form, capsys
     ):

@@ -40,6 +40,7 @@ def there(server, photos):
     return folder
 
 
+@pytest.mark.long
 def test_no_row_of_a_table_ends_a_build_but_a_store_that_fails_for_all(
     server, there, tmp_path, capfd
 ):

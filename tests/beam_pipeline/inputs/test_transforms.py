@@ -19,6 +19,7 @@ from imageshards.storage.base import Stat
 FOLDERS, NAMES = 40, 12_000
 
 
+@pytest.mark.long
 def test_long_folders_of_a_store_are_listed_side_by_side_and_never_whole(monkeypatch):
     listed = []
 

@@ -60,6 +60,7 @@ def shares(refs: list[ImageRef]) -> dict[Any, collections.Counter]:
 @pytest.mark.parametrize(
     ("bucket_size", "splits"), [(3, FOLDS), (10_000, {"train": 0.9, "validation": 0.1})]
 )
+@pytest.mark.one_row
 def test_each_split_has_its_share_of_each_class_in_any_order(monkeypatch, splits, bucket_size):
     monkeypatch.setattr(strata, "MIN_BUCKET_SIZE", bucket_size)
     counts = {"a": 61, "b": 10, "c": 3} | {f"one {i}": 1 for i in range(60)}

@@ -138,6 +138,7 @@ def test_a_job_is_named_after_its_output(output, stem, tmp_path, monkeypatch):
         ("--job_endpoint SILENT --job_server_timeout 1", "no job service answers there"),
     ],
 )
+@pytest.mark.one_row
 def test_a_missing_job_service_leaves_one_sentence(flags, sentence, silent, tmp_path):
     addresses = {"NOBODY": free_addresses(1)[0], "SILENT": silent}
     given = [addresses.get(word, word) for word in flags.split()]

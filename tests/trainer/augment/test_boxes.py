@@ -99,6 +99,7 @@ VARIED = ("light, device", "strong, smaller")
 
 
 @pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.one_row
 def test_the_box_of_a_coloured_rectangle_is_around_its_pixels(name, tmp_path):
     folder, _ = make_boxes(tmp_path / "set", varies=name in VARIED)
     asked: dict[str, Any] = {"image_size": (160, 160)} | SETTINGS[name]
@@ -123,6 +124,7 @@ def test_the_box_of_a_coloured_rectangle_is_around_its_pixels(name, tmp_path):
 
 
 @pytest.mark.parametrize("where", ["host", "device"])
+@pytest.mark.one_row
 def test_a_box_whose_pixels_are_erased_is_dropped_on_the_host_and_on_the_device(where, tmp_path):
     data = ims.open(make_boxes(tmp_path / "set")[0])
     asked: dict[str, Any] = {"batch_size": 8, "inputs": BOTH, "seed": 3, "image_size": (160, 160)}
@@ -193,6 +195,7 @@ def test_classes_of_more_boxes_than_the_index_holds_are_known(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["host", "device"])
+@pytest.mark.one_row
 def test_hidden_boxes_take_no_place_of_a_visible_one(place, tmp_path):
     data = ims.open(make_boxes(tmp_path / "set", crowd=3)[0])
     how: dict[str, Any] = {"batch_size": 24, "inputs": BOTH, "augment_on": place}

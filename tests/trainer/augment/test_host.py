@@ -42,6 +42,7 @@ def _pictures(encoded, size, level, *, own=FULL, channels=3, formats=("JPEG",)):
         (Augment(saturation=1, erase=0.5, erase_area=(0.5, 1), erase_ratio=1), (60, 48), 3),
     ],
 )
+@pytest.mark.one_row
 def test_the_host_makes_the_pictures_of_the_device(level, size, channels):
     encoded = _encoded(channels=channels)
     found = _pictures(encoded, size, level, channels=channels)
@@ -54,6 +55,7 @@ def test_the_host_makes_the_pictures_of_the_device(level, size, channels):
 
 
 @pytest.mark.parametrize("level", ["light", "strong"])
+@pytest.mark.one_row
 def test_measured_sizes_give_the_pictures_of_known_sizes(level):
     encoded = _encoded()
     varied = image_spec(None, varies=True)

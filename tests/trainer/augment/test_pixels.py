@@ -180,6 +180,7 @@ EVERYTHING = Augment.of("strong", mixup=0.2, cutmix=2, mix=1)
     ("augment", "has_boxes"),
     [(LIGHT, False), (STRONG, False), (EVERYTHING, False), (LIGHT, True), (STRONG, True)],
 )
+@pytest.mark.one_row
 def test_all_operations_of_the_device_run_on_a_gpu(augment, has_boxes):
     """An operation without such a kernel would copy its input to the host in every step."""
     given = batch(np.zeros((8, 64, 64, 3), np.uint8))

@@ -41,6 +41,7 @@ def test_a_module_that_a_file_names_is_imported_only_when_asked(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_compiled_model_is_evaluated_predicts_and_is_exported(tmp_path):
     shapes = make_dataset(tmp_path / "d", {"train": 20, "validation": 7}, size_px=((12, 12),))
     run, photo = tmp_path / "run", tmp_path / "a.jpg"

@@ -41,6 +41,7 @@ def _labels(data, **options):
 @pytest.mark.parametrize(
     "options", [{"balance": "sampling"}, {"augment": "strong", "classes": ["square", "circle"]}]
 )
+@pytest.mark.one_row
 def test_labels_that_begin_at_1_become_class_ids_from_0(tmp_path, options):
     found = []
     for first in (0, 1):
@@ -55,6 +56,7 @@ def test_labels_that_begin_at_1_become_class_ids_from_0(tmp_path, options):
         np.testing.assert_array_equal(zero, one)
 
 
+@pytest.mark.long
 def test_hot_columns_are_several_labels_and_changed_labels_are_broken(tmp_path):
     data = _columns(tmp_path)
     assert _labels(data) == [list(map(float, one)) for one in LABELS]

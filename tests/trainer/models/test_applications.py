@@ -93,6 +93,7 @@ _LONG = [pytest.param(name, marks=pytest.mark.long) for name in [*PUBLISHED][:4]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*_LONG, *[*PUBLISHED][4:]])
+@pytest.mark.one_row
 def test_published_weights_see_what_they_see_in_the_published_model(name, cache, monkeypatch):
     _publish(name, cache / PUBLISHED[name])
     if name != "MobileNet":  # nobody can draw numbers of the published hash
@@ -153,6 +154,7 @@ def test_preprocess_matches_the_layers_of_the_architecture(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [".keras", pytest.param(".h5", marks=pytest.mark.long)])
+@pytest.mark.long
 def test_weights_of_efficientnet_give_its_logits(tmp_path, kind):
     """Whatever normalisation a file of weights brings, pixels are scaled once."""
     path = str(tmp_path / f"published{kind}")

@@ -178,6 +178,7 @@ def test_weights_that_cannot_be_used_are_refused(tmp_path):
 
 # `float16` has averages, two moments, a loss scale; `sgd` a momentum; `plain` collects gradients.
 @pytest.mark.parametrize("name", ["float16", "plain", "sgd"])
+@pytest.mark.one_row
 def test_a_restored_model_continues_bit_for_bit(name):
     config = replica_run.CONFIGS[name]
     if name == "plain":

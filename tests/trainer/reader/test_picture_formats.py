@@ -32,6 +32,7 @@ def _check(pictures, labels):
 
 
 @pytest.mark.parametrize("options", [{}, {"augment_on": "device"}, NONE, CACHED])
+@pytest.mark.one_row
 def test_training_sees_every_picture(folder, tmp_path, options):
     if "cache" in options:
         options = options | {"cache_folder": str(tmp_path)}
@@ -41,6 +42,7 @@ def test_training_sees_every_picture(folder, tmp_path, options):
     _check(pictures, labels)
 
 
+@pytest.mark.long
 def test_strong_augmentation_evaluation_and_source_see_every_picture(folder):
     data = ims.open(folder)
     pictures, _ = next(data.train(batch_size=4, image_size=16, augment="strong").as_numpy())

@@ -75,6 +75,7 @@ def test_evaluation_holds_each_record_once_and_fills_up_for_replicas(dataset, ba
     ("augment", "augment_on", "hosts", "replicas"),
     [("strong", "host", 1, 2), ("strong", "device", 2, 1), ("light", "host", 2, 2)],
 )
+@pytest.mark.one_row
 def test_hosts_make_the_shares_of_their_replicas(dataset, augment, augment_on, hosts, replicas):
     pairs = Pairs(3, lambda share: 2) if augment == "strong" else None
     augmentation = make_augmentation(Augment.of(augment), augment_on, **AUGMENTED, pairs=pairs)
@@ -89,6 +90,7 @@ def test_hosts_make_the_shares_of_their_replicas(dataset, augment, augment_on, h
 
 
 @pytest.mark.parametrize(("threads", "level"), [(16, "light"), (96, "none")])
+@pytest.mark.one_row
 def test_all_threads_decode_at_batch_2048(tmp_path, monkeypatch, threads, level):
     """A simulation of larger hosts: decoding is waiting here, and those who wait are counted."""
     # Some of the pool carry the reader's own stages now and then, and cores may be busy elsewhere.

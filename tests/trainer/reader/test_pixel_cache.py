@@ -67,6 +67,7 @@ def _batches(subset, options, **changes):
     ("level", "place", "size"),
     [("none", "host", SIDE_PX), ("none", "host", 5), ("light", "device", 24), ("light", "host", 5)],
 )
+@pytest.mark.one_row
 def test_cached_batches_equal_the_batches_of_jpegs(subset, options, level, place, size):
     features = {name: subset.dataset.features[name] for name in ("age", "tokens")}
     image = subset.dataset.image
@@ -192,6 +193,7 @@ def test_a_limit_on_the_address_space_is_named_before_decoding(tmp_path):
     assert "pixels' of 0.60 GB" in said and "process is limited to " in said, said
 
 
+@pytest.mark.long
 def test_cached_pictures_are_not_copied_into_memory(tmp_path):
     script = """
         import gc, pathlib, sys

@@ -83,6 +83,7 @@ def test_chosen_and_repeated_records_come_as_often_as_requested(shards, batch, d
 
 @settings(max_examples=20)
 @given(SHARDS, st.integers(1, 70), st.integers(2, 3), st.integers(0, 5))
+@pytest.mark.long
 def test_rows_of_a_host_hold_the_records_of_its_places(shards, share, hosts, periods):
     order, batch = order_of(pieces_of(shards), share * hosts), share * hosts
     deal = order.deal
@@ -171,6 +172,7 @@ def test_no_pair_is_of_one_turn_for_any_batch_size_and_number_of_replicas():
 
 @pytest.mark.parametrize("batch", [24, 128, 254, 1000])
 @pytest.mark.parametrize(("num_pieces", "epochs"), [(4, 50), (20, 60), (100, 20), (500, 5)])
+@pytest.mark.one_row
 def test_pairs_mix_pieces_and_classes_as_if_by_chance(batch, num_pieces, epochs):
     """Where a shard is a class; a share that is shorter than two pieces cannot do better."""
     shards = 4 if num_pieces < 100 else 10

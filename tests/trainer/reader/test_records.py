@@ -46,6 +46,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 def test_a_deleted_dataset_leaves_nothing_behind(folder, tmp_path):
     """Each reader carries 4 MiB here, so that 40 of them would be seen."""
     script = """
@@ -128,6 +129,7 @@ def test_the_end_of_the_program_drops_queued_reads(folder, tmp_path):
     assert len((tmp_path / "reads").read_text().splitlines()) == 32  # one by each thread
 
 
+@pytest.mark.long
 def test_tensorflow_prints_no_error_about_slices_of_slices(folder):
     """Only in a process of its own does TensorFlow show its errors."""
     script = """

@@ -52,6 +52,7 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.parametrize("skip_broken", [0, 2])
+@pytest.mark.one_row
 def test_an_unreadable_record_ends_the_run_with_its_place(tmp_path, whole, skip_broken):
     folder = pathlib.Path(shutil.copytree(whole[0], tmp_path / "d"))
     payloads = [record.payload for record in records_of(folder / FILE)]

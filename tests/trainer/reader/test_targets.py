@@ -44,6 +44,7 @@ LABELS = {
 
 
 @pytest.mark.parametrize("column", LABELS)
+@pytest.mark.one_row
 def test_batches_hold_each_records_values_and_zeros_for_a_damaged_record(made, column, tmp_path):
     records = {split: read_columns(made, split) for split in ("train", "validation")}
     folder = pathlib.Path(shutil.copytree(made, tmp_path / "set"))
@@ -69,6 +70,7 @@ def test_batches_hold_each_records_values_and_zeros_for_a_damaged_record(made, c
 @pytest.mark.parametrize(
     ("target", "augment_on"), [("words", "host"), ("words", "device"), ("rgb", "host")]
 )
+@pytest.mark.one_row
 def test_labels_are_mixed_like_classes_and_values_are_not(made, target, augment_on):
     data = ims.open(made)
 

@@ -123,6 +123,7 @@ MODES = [
 
 
 @pytest.mark.parametrize("options", MODES, ids=lambda o: f"{o.resize_mode}-{o.filter}-{o.quality}")
+@pytest.mark.one_row
 def test_records_made_in_the_graph_are_the_builders(options: ImageOptions) -> None:
     make = tf.function(
         lambda data: preprocess.record_jpeg(data, options),

@@ -73,6 +73,7 @@ def files(rows: list[dict[str, Any]]) -> Any:
 
 
 @pytest.mark.parametrize("side_px", [RECORD_PX, 96])
+@pytest.mark.one_row
 def test_pixels_are_those_of_training(built: Any, side_px: int) -> None:
     rows, data = built
     records = keyed_records(data, data.evaluation(batch_size=16, split="train", image_size=side_px))
@@ -84,6 +85,7 @@ def test_pixels_are_those_of_training(built: Any, side_px: int) -> None:
     assert off.mean() < 0.05 and off.max() <= 16
 
 
+@pytest.mark.long
 def test_raw_columns_become_what_the_records_hold(built: Any, tmp_path: pathlib.Path) -> None:
     rows, data = built
     names = ["image", "age", "meta", "tokens"]

@@ -73,6 +73,7 @@ def test_metrics_file_has_an_object_per_epoch_also_of_a_resumed_run(train, tmp_p
     [(None, [5, 1]), (2, [5, 1]), (3, [6, 3]), (5, [None, 4])],
     ids=["each", "second", "third", "fifth"],
 )
+@pytest.mark.one_row
 def test_the_file_has_the_rate_of_the_last_change_of_weights(train, tmp_path, accumulated, rates):
     # Step s (from 0) has 8 - s.
     schedule = keras.optimizers.schedules.PolynomialDecay(8.0, 8, 0.0)

@@ -44,6 +44,7 @@ def test_a_run_killed_anywhere_ends_up_as_if_undisturbed(shapes, tmp_path, repli
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+@pytest.mark.one_row
 def test_a_signal_saves_and_is_a_keyboard_interrupt(shapes, tmp_path, name):
     resume = ": saved; run the same command again to"
     for folder, more in ((tmp_path, resume), ("none", "\n")):
@@ -54,6 +55,7 @@ def test_a_signal_saves_and_is_a_keyboard_interrupt(shapes, tmp_path, name):
     assert steps[-1] == "step-00000003.npz"
 
 
+@pytest.mark.long
 def test_replicas_whose_weights_differ_end_the_run(shapes, tmp_path):
     said = _result(_fit(shapes, tmp_path, 2, "apart:2"))
     assert len(said) == 2  # without a folder and with one, where nothing of it is saved

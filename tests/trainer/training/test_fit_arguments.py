@@ -150,6 +150,7 @@ def test_terminate_on_nan_ends_quietly_and_nan_weights_are_not_saved(train, tmp_
     assert "--" not in str(caught.value)
 
 
+@pytest.mark.long
 def test_keras_fit_works_before_and_after(data: Any, train: Any) -> None:
     model, waiting = linear(SGD(0.01, clipnorm=1.0)), ims.WaitingTime(8)
     validation = data.evaluation(batch_size=8)

@@ -118,6 +118,7 @@ def batches(data: Any, train: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.one_row
 def test_callbacks_act_as_in_keras_fit(train, batches, tmp_path, case):
     found = []
     for name in ("ours", "theirs"):
@@ -168,6 +169,7 @@ STOPS = "train_begin epoch_begin train_batch_end test_begin epoch_end train_end"
 
 
 @pytest.mark.parametrize("hook", STOPS.split())
+@pytest.mark.one_row
 def test_a_callback_may_stop_the_training_at_any_hook(train, batches, hook):
     def stops_at_second_call(model: keras.Model) -> Any:
         def stop(call: int) -> None:
@@ -213,6 +215,7 @@ def hot(images: Any, labels: Any, seeds: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.one_row
 def test_class_weight_weighs_as_keras_does(data: Any, mixed: bool) -> None:
     train = data.train(batch_size=8, augment=hot if mixed else "none")
     options: dict[str, Any] = {"steps_per_epoch": 3, "verbose": 0}
@@ -225,6 +228,7 @@ def test_class_weight_weighs_as_keras_does(data: Any, mixed: bool) -> None:
     _check_close(ims.fit(ours, train, **options), theirs.fit(train.dataset(), **options))
 
 
+@pytest.mark.long
 def test_a_layer_counts_fifteen_steps_after_a_kill(train, undisturbed, tmp_path):
     options: dict[str, Any] = {"steps_per_epoch": 5, "epochs": 3, "verbose": 0}
     options |= {"checkpoint_dir": tmp_path / "run", "checkpoint_steps": 1}
@@ -287,6 +291,7 @@ def test_steps_are_taken_one_by_one_whatever_the_model_says(train, undisturbed, 
     _check_equal(history, undisturbed[0])
 
 
+@pytest.mark.long
 def test_broken_records_are_left_out_as_if_they_had_never_been(tmp_path):
     folder = make_dataset(tmp_path / "d", {"train": 22}, num_shards=1, size_px=((12, 12),))
     file = folder / "train-00000-of-00001.tfrecord"

@@ -69,6 +69,7 @@ def test_a_run_killed_around_the_end_of_freezing_ends_up_bit_identical(shapes, t
     ],
     ids=["before a run is open", "dry run", "before the first step", "after the last step"],
 )
+@pytest.mark.one_row
 def test_sigterm_says_what_is_saved(shapes, tmp_path, function, more, said):
     flags = train_flags(shapes, tmp_path, "--steps", 2, *more)
     given = ("trainer.training.run", function, 1, "SIGTERM")
@@ -78,6 +79,7 @@ def test_sigterm_says_what_is_saved(shapes, tmp_path, function, more, said):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_sigterm_stops_the_filling_of_a_cache_which_later_continues(tmp_path: pathlib.Path) -> None:
     # A piece is one shard here; what is done is safe after the first piece and the 65th. When the
     # 105th is read, all before the 70th are done, as 32 pieces are read ahead.

@@ -65,6 +65,7 @@ def test_the_rate_of_the_checkpoint_is_kept_and_named_in_a_note(train, tmp_path,
     ],
     ids=["schedule", "clipnorm", "class of the same name", "schedule that cannot be saved"],
 )  # fmt: skip
+@pytest.mark.one_row
 def test_changed_settings_of_the_optimizer_are_named_in_a_note(
     train, tmp_path, capsys, first, second, told
 ):
@@ -84,6 +85,7 @@ def test_changed_settings_of_the_optimizer_are_named_in_a_note(
     ],
     ids=["class", "momentum", "schedule"],
 )
+@pytest.mark.one_row
 def test_an_optimizer_with_other_variables_is_refused(train, tmp_path, capsys, first, second, told):
     fit(train, first, tmp_path, 1)
     with refused("output", "another checkpoint_dir, or start over with overwrite=True"):

@@ -62,6 +62,7 @@ def _check(output: pathlib.Path, printed: str, epochs: str, found: Any, expected
     [["--label_smoothing", 0.1, "--optimizer", "adam", "--ema", 0.5], ZEROS],
     ids=["smoothed labels and averaged weights", "callbacks"],
 )
+@pytest.mark.one_row
 def test_the_page_and_the_last_line_describe_the_best_model(misleading, tmp_path, capsys, more):
     output = tmp_path / "run"
     flags = train_flags(misleading, output, "--epochs", 4, *RATE, *more)
@@ -156,6 +157,7 @@ def _curves(output: pathlib.Path) -> dict[str, list[int]]:
     return found
 
 
+@pytest.mark.long
 def test_tensorboard_gets_each_epoch_of_a_resumed_run_once(shapes, tmp_path, capsys):
     flags = [*train_flags(shapes, tmp_path), "--tensorboard"]
     for epochs in (2, 3):

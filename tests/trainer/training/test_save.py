@@ -60,6 +60,7 @@ def answers(model: keras.Model, val: ims.EvaluationData) -> Any:
         ("box", "mse", None, tf.identity, [f"box[{i}]" for i in range(4)]),
     ],
 )
+@pytest.mark.one_row
 def test_a_saved_model_of_fit_is_taken_by_the_commands(
     opened, tmp_path, target, loss, activation, answer, names
 ):
@@ -104,6 +105,7 @@ def test_a_saved_model_prepares_photos_as_its_evaluation(opened, tmp_path):
     assert read_card(file).inputs.eval_crop == 1
 
 
+@pytest.mark.long
 def test_a_model_that_the_commands_cannot_use_is_refused(opened, tmp_path):
     train = opened.train(batch_size=6)
     model = fitted(train, CROSS_ENTROPY(from_logits=True), None)

@@ -44,6 +44,7 @@ def two_replicas(shapes: pathlib.Path, tmp_path_factory: pytest.TempPathFactory)
     return output
 
 
+@pytest.mark.long
 def test_two_hosts_train_to_the_bits_of_two_replicas(shapes, tmp_path, two_replicas):
     flags = _flags(shapes, tmp_path / "run", "--steps", 5)
     chief, other = run_hosts(2, *flags, more={1: {"--output": tmp_path / "none"}})
