@@ -9,7 +9,7 @@
 PYTHON ?=
 VENV ?= .venv
 TESTS ?=
-TEST_JOBS ?= 2
+TEST_JOBS ?= 3
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 FAKE_GPUS ?=
@@ -49,7 +49,7 @@ demo: $(STAMP)  ## Draw a small dataset, build and verify its shards, train a mo
 		--batch_size 32 --replicas 2 --seed 1
 	@$(PY) scripts/demo_summary.py --shards $(DEMO)/shards --model $(DEMO)/model
 
-test: $(STAMP)  ## Run the tests (select with TESTS=… and PYTEST_ARGS=…; TEST_JOBS=2 processes)
+test: $(STAMP)  ## Run the tests (select with TESTS=… and PYTEST_ARGS=…; TEST_JOBS=3 processes)
 	$(RUN_TESTS) $(PYTEST_ARGS) $(TESTS)
 
 test-long: $(STAMP) prism fake-gpu  ## Run the tests that repeat a mechanism on a second engine, and the guides

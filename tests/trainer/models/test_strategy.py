@@ -96,7 +96,6 @@ def test_batches_are_prefetched_to_one_gpu_in_order(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_every_replica_draws_its_own_dropout_mask(two_replicas):
     one, other = zip(*two_replicas["masks:dropout"], strict=True)
     alone = [step[0] for step in _alone("masks:dropout")]
