@@ -63,6 +63,7 @@ def test_files_of_the_users_own_are_not_touched(photos, tmp_path, capfd):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_full_disk(photos, tmp_path, capfd):
     """A small file system of its own; run the same command again to resume when there is room."""
     disk = tmp_path / "disk"

@@ -152,6 +152,7 @@ def test_extra_columns_and_the_transform_that_made_them_are_copied_and_joined(tm
     assert "cannot be joined with those of" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_part_of_joined_datasets_with_other_classes(folder, joined, tmp_path):
     left_out = sorted(records_of(folder / "b"))[::3]
     (tmp_path / "keys.txt").write_text("\n".join(left_out[::2]) + "\n")

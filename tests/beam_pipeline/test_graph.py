@@ -255,6 +255,7 @@ def test_flink_knows_every_transform_of_the_graph_before_and_after_fusion(case):
     }
 
 
+@pytest.mark.one_row
 def test_the_graph_asks_for_nothing_special_and_is_bounded_in_one_window_and_environment(case):
     # State, timers, stable input and splittable sources would be among the requirements.
     assert list(case.graph.proto.requirements) == []
@@ -323,6 +324,7 @@ def test_the_graph_does_not_grow_with_the_images(growth):
 
 
 @pytest.mark.slow
+@pytest.mark.one_row
 def test_no_side_input_grows_with_the_images(growth):
     """Those that tell of shards grow with their number, by a few bytes for every one."""
     shards = (LARGE - SMALL) // SHARD

@@ -113,6 +113,7 @@ def test_every_shape_is_static_but_for_a_short_last_batch(data: Data) -> None:
 
 
 @pytest.mark.parametrize("asked", [{}, {"inputs": ["image", "age"]}, {"augment_on": "device"}])
+@pytest.mark.one_row
 def test_the_spec_is_known_without_tracing_augmentation(data: Data, asked: Any) -> None:
     train = data.train(batch_size=4, image_size=5, augment="strong", **asked)
     assert train.element_spec == train.dataset().element_spec

@@ -66,6 +66,7 @@ def test_labels_are_evaluated_exactly_for_any_batch_and_replicas(trained, tmp_pa
     assert len(page.all("img")) == sum(np.any((logits >= 0) != has, 1))
 
 
+@pytest.mark.long
 def test_figures_of_a_large_split_are_estimates(trained, tmp_path, monkeypatch, capsys):
     assert ims.evaluate(trained.run, trained.shards)["estimate"] is None
     argv = ("--model_path", trained.run, "--data", trained.shards)

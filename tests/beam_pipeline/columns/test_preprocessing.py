@@ -139,6 +139,7 @@ print(json.dumps([plain | {"kept": kept}, sorted(imported)]))
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_exported_model_serves_with_plain_tensorflow(through_module):
     printed = run_script(SERVE, through_module[1])
     served = {"double": [3.0, 5.0], "mean": [2.0, 2.0], "kept": [[7, 8], [9, 0]]}

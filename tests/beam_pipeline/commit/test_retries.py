@@ -106,6 +106,7 @@ def test_repeated_steps_make_the_same_dataset(disturbed, output, tmp_path, overw
 
 
 @pytest.mark.parametrize("is_finished", [False, True])
+@pytest.mark.one_row
 def test_a_failed_read_replaces_nothing_finished(disturbed, output, tmp_path, is_finished):
     job = commit_steps.Job(output, commit_steps.make_units(tmp_path / "photos", 0))
     job.begin()

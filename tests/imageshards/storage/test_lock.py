@@ -246,6 +246,7 @@ def renewals_after(path, count):
     return done
 
 
+@pytest.mark.one_row
 def test_a_renewal_that_fails_or_whose_answer_is_lost_loses_nothing(server, path, fast):
     matching = WRITES[server.scheme]
     server.fail("drop_answer", times=1, matching=matching)

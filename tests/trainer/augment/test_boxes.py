@@ -175,6 +175,7 @@ def test_labels_are_numbered_names_and_follow_their_boxes(tmp_path):
 @pytest.mark.parametrize(
     ("each", "classes"), [(8, ("", "wide")), (1, ())], ids=["an empty name", "no box at all"]
 )
+@pytest.mark.one_row
 def test_datasets_with_empty_names_or_without_boxes_are_read(each, classes, tmp_path):
     folder, _ = make_boxes(tmp_path / "set", each=each, kinds=("", "wide"))
     how: dict[str, Any] = {"batch_size": 3 * each, "augment": "none"}

@@ -72,6 +72,7 @@ def test_measured_sizes_give_the_pictures_of_known_sizes(level):
 @pytest.mark.parametrize(
     ("level", "own"), [("light", FULL), ("strong", FULL), ("light", (180, 211))]
 )
+@pytest.mark.one_row
 def test_cached_pictures_are_augmented_as_their_jpegs(level, own):
     encoded = _encoded(own)
     pixels = tf.stack([tf.io.decode_jpeg(one) for one in encoded] + [tf.zeros((*own, 3), tf.uint8)])

@@ -137,6 +137,7 @@ def test_weights_are_mixed_like_labels_which_sum_to_one_and_the_rest_of_the_batc
 
 
 @pytest.mark.parametrize("distance", [1, 3, 6])
+@pytest.mark.one_row
 def test_pictures_are_mixed_with_their_partners_on_the_device_and_on_the_host(distance):
     values = np.arange(0, 240, 20)
     given = batch(np.broadcast_to(values[:, None, None, None], (12, *SIZE, 3)).astype(np.uint8))

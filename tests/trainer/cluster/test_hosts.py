@@ -126,6 +126,7 @@ def test_a_host_that_does_not_answer_is_named(silent, said, monkeypatch):
 
 
 @pytest.mark.parametrize("stuck", [0, 1])
+@pytest.mark.one_row
 def test_a_sum_that_does_not_end_has_a_limit(stuck: int) -> None:
     over = threading.Event()
 

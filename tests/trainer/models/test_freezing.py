@@ -20,6 +20,7 @@ INPUTS = ModelInputs((32, 32), ImageSpec((32, 32), False, 3, (0.5,) * 3, (0.25,)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*replica_run.OPTIMIZERS, "float16", "several"])
+@pytest.mark.one_row
 def test_the_head_trains_first_and_then_everything_as_if_it_were_compiled_again(name):
     config = CONFIGS.get(name, dataclasses.replace(CONFIGS["adamw"], accumulate_steps=2))
     network = start(HERE, config)

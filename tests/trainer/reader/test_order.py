@@ -67,6 +67,7 @@ def read(monkeypatch):
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 4])
+@pytest.mark.one_row
 def test_each_host_reads_its_part_of_the_bytes(large, hosts, read, monkeypatch):
     monkeypatch.setattr("trainer.dataset.pieces.PIECE_BYTES", 1)  # a record each
     subset = choose(large.dataset)
@@ -87,6 +88,7 @@ def test_a_resumed_stream_reads_no_more_than_the_next_pieces_of_its_streams(larg
 
 
 @pytest.mark.parametrize("choice", [{}, {"classes": ("bee", "cat")}, {"balance": "sampling"}])
+@pytest.mark.one_row
 def test_damaged_and_empty_records_keep_their_places(tmp_path, choice):
     labels = [i % 3 for i in range(13)]
     holes = make_set(tmp_path / "empty", [labels[:6], labels[6:]], empty=(1, 4, 7))

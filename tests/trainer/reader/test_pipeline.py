@@ -40,6 +40,7 @@ def _column(batches, name):
 
 
 @pytest.mark.parametrize("batch_size", [4, 23])
+@pytest.mark.one_row
 def test_left_over_records_open_the_next_epoch_for_any_number_of_threads(dataset, batch_size):
     steps = 3 * NUM_RECORDS // batch_size
     batches = _train(choose(dataset), batch_size, steps)

@@ -81,6 +81,7 @@ def test_cached_batches_equal_the_batches_of_jpegs(subset, options, level, place
 
 
 @pytest.mark.parametrize("slices", [ReplicaSlices(), ReplicaSlices(2, 2, 1)])
+@pytest.mark.one_row
 def test_cached_evaluation_equals_the_evaluation_of_jpegs(subset, options, slices):
     inputs = dataclasses.replace(MODEL, size=(6, 4), eval_crop=0.8)
     found, expected = (

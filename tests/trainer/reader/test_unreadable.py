@@ -106,6 +106,7 @@ def test_without_a_broken_record_the_error_quotes_tensorflow(folder):
     assert "(b second)" in told and f"imageshards verify {folder}" in told
 
 
+@pytest.mark.long
 def test_real_broken_pictures_are_found_exactly_where_the_reader_fails(broken_jpegs, tmp_path):
     files = sorted(p for p in broken_jpegs.rglob("*") if p.is_file())
     pictures = [p.read_bytes() for p in files if p.stat().st_size < 200_000][:40:2]

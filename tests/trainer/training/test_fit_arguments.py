@@ -170,6 +170,7 @@ def test_keras_fit_works_before_and_after(data: Any, train: Any) -> None:
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.one_row
 def test_a_signal_at_the_end_of_an_epoch_waits_for_no_further_step(train, tmp_path, epochs):
     stops = LambdaCallback(on_epoch_end=lambda *_: signal.raise_signal(signal.SIGTERM))
     options: dict[str, Any] = {"epochs": epochs, "steps_per_epoch": 1, "verbose": 0}

@@ -35,6 +35,7 @@ def rate_of(model: keras.Model) -> float:
     return float(np.asarray(model.optimizer.learning_rate))
 
 
+@pytest.mark.long
 def test_the_rate_of_the_checkpoint_is_kept_and_named_in_a_note(train, tmp_path, capsys):
     undisturbed = fit(train, Adam(1e-3), tmp_path / "one", 2)
     fit(train, Adam(1e-3), tmp_path / "two", 1)
