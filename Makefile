@@ -52,7 +52,7 @@ demo: $(STAMP)  ## Draw a small dataset, build and verify its shards, train a mo
 test: $(STAMP)  ## Run the tests (select with TESTS=… and PYTEST_ARGS=…; TEST_JOBS=3 processes)
 	$(RUN_TESTS) $(PYTEST_ARGS) $(TESTS)
 
-test-long: $(STAMP) prism fake-gpu  ## Run the tests that repeat a mechanism on a second engine, and the guides
+test-long: $(STAMP) prism fake-gpu  ## Run the tests that repeat a mechanism, and the guides
 	$(RUN_TESTS) -m long $(PYTEST_ARGS) $(TESTS)
 
 test-fast: $(STAMP)  ## Run the tests that need no server, no TensorFlow and no second process
