@@ -21,9 +21,9 @@ from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.staging import OutputState
 from beam_pipeline.images.process_pool import LocalPool
 from beam_pipeline.inputs.datasets import open_inputs
-from beam_pipeline.inputs.layout import check_output_apart
+from beam_pipeline.inputs.layout import check_output_apart, layout_of
 from beam_pipeline.option_texts import beam_flag, invalid
-from beam_pipeline.options import BuildOptions
+from beam_pipeline.options import TABLE, BuildOptions
 from beam_pipeline.progress import BuildSummary, final_table, pool_line
 from beam_pipeline.runners.flags import LOCAL_RUNNERS, runner_name
 from imageshards import storage
@@ -88,7 +88,7 @@ def _run(options: BuildOptions, beam_args: Sequence[str], ends_process: bool) ->
         # A plan takes seconds, so this machine makes the plan even for a job on a cluster.
         note_activity("starting")
         pool = LocalPool(_pool_size(options, beam_args) or available_cores())
-        with pool, _beam_for_a_build(hidden), ProgressLine(activity_line):
+        with pool, _beam_for_a_build(hidden, _reads_tables(options)), ProgressLine(activity_line):
             from beam_pipeline.pipeline import plan_only
             from beam_pipeline.runners.runner import choose
 
@@ -124,7 +124,7 @@ def _is_no_warning(record: logging.LogRecord) -> bool:
 
 
 @contextlib.contextmanager
-def _beam_for_a_build(hidden: Sequence[str]) -> Iterator[None]:
+def _beam_for_a_build(hidden: Sequence[str], reads_tables: bool) -> Iterator[None]:
     """Imports Beam and the steps of the job, and adapts this process to a build until the end.
 
     Beam does not find the packages `hidden` during the import, unless one of them is in use.
@@ -148,7 +148,7 @@ def _beam_for_a_build(hidden: Sequence[str]) -> Iterator[None]:
                     importlib.import_module(f"beam_pipeline.{module}")
         finally:
             logging.getLogger().removeFilter(_is_no_warning)
-        if hidden:
+        if hidden and not reads_tables:
             lean_imports.pyarrow_without_pandas()
         gc.freeze()
         gc.enable()
@@ -207,7 +207,7 @@ def _build(
             pool = LocalPool(workers, lambda text: progress[0].say(text), lock, modules=modules)
             stack.enter_context(pool).start()
             progress.append(stack.enter_context(ProgressLine(pool_line(pool))))
-        stack.enter_context(_beam_for_a_build(hidden))
+        stack.enter_context(_beam_for_a_build(hidden, _reads_tables(options)))
         return _run_pipeline(options, beam_args, state, begun)
 
 
@@ -250,6 +250,11 @@ def _is_plain(options: BuildOptions, beam_args: Sequence[str]) -> bool:
         options.transform_temp_dir or ""
     )
     return is_plain and (options.plan_only or _is_local(beam_args))
+
+
+def _reads_tables(options: BuildOptions) -> bool:
+    # PyArrow reads times in nanoseconds from Parquet only with pandas.
+    return any(layout_of(source) == TABLE for source in options.sources)
 
 
 def _is_local(beam_args: Sequence[str]) -> bool:

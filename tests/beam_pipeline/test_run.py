@@ -3,11 +3,13 @@
 import subprocess
 import sys
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from beam_pipeline import run as driver
 from beam_pipeline.options import BuildOptions, InputOptions
-from tests.support.builds import class_folders
+from tests.support.builds import class_folders, jpeg
 
 
 @pytest.mark.parametrize(
@@ -118,3 +120,13 @@ def test_only_the_command_hides_packages_from_beam(tmp_path):
         assert ("pandas" in found, bool(found)) == (how != "command",) * 2
     shards, again = (sorted((tmp_path / how).rglob("*.tfrecord")) for how in ("command", "call"))
     assert [path.read_bytes() for path in shards] == [path.read_bytes() for path in again] != []
+
+
+@pytest.mark.process
+def test_the_command_reads_a_table_with_times_in_nanoseconds(tmp_path):
+    """PyArrow has no type of Python for them, and needs pandas."""
+    kind = pa.struct([("bytes", pa.binary()), ("taken", pa.timestamp("ns"))])
+    pictures = pa.array([{"bytes": jpeg(i), "taken": 1001 + i} for i in range(4)], kind)
+    parquet.write_table(pa.table({"image": pictures, "label": [*"abab"]}), tmp_path / "in.parquet")
+    flags = ["--input", tmp_path / "in.parquet", "--output", tmp_path / "out", "--splits=train=1"]
+    subprocess.run([sys.executable, "-m", "imageshards", "build", *flags], check=True)

@@ -21,7 +21,7 @@ from imageshards import storage
 from imageshards.errors import wrong_input
 from imageshards.manifest import OBJECT_PREFIX, SPLIT_NAMES
 from imageshards.storage.concurrency import check_stopped
-from imageshards.tables import Part, open_parquet, read_rows
+from imageshards.tables import Part, is_parquet, open_parquet, read_rows
 from imageshards.text import shortened
 
 # The Hub takes the split from the first word of a file's name.
@@ -91,6 +91,8 @@ def picture_rows(
     found = storage.stat(path)
     if found is None:
         raise wrong_input(path, "which is no file", "a Parquet file", "fix the path")
+    if not is_parquet(path):
+        raise wrong_input(path, "which is no Parquet file", "pictures in every file")
     groups = f"{part.row_groups.start}-{part.row_groups.stop}" if part else ""
     rows: list[PictureRow] = []
     offset = 0

@@ -486,6 +486,13 @@ def test_each_file_with_pictures_must_have_the_columns_of_the_first(tmp_path, co
         listed(tmp_path / "*.parquet", str(tmp_path / "spool"))
 
 
+def test_a_file_among_them_that_is_no_parquet_is_refused(tmp_path):
+    parquet_with(tmp_path / "a.parquet", pa.array(PICTURES))
+    text(tmp_path / "b.jsonl", json.dumps({"image": "", "label": "a"}))
+    with refused("input", "b.jsonl", "which is no Parquet file"):
+        listed(tmp_path / "*", str(tmp_path / "spool"), layout="table")
+
+
 def test_pictures_are_read_in_batches_of_few_bytes(tmp_path, monkeypatch):
     asked: list[int] = []
     iter_batches = parquet.ParquetFile.iter_batches
