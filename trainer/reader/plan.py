@@ -142,6 +142,11 @@ class Order:
         self._turns = None if classes is None or times is None else _turns(classes, len(times))
         self.num_records = int(self._epoch(0).ends[-1])
 
+    @property
+    def records_per_piece(self) -> float:
+        """Returns how many records a pass takes from a piece that it reads, on average."""
+        return self.num_records / len(self._epoch(0).order)
+
     def records_at(self, begin: int, end: int) -> Array:
         """Returns the numbers of the records at positions `begin` to before `end`, int64."""
         owners = self.deal.owner(np.arange(begin, end))

@@ -61,11 +61,14 @@ class HeldPieces:
 
     A piece comes when a row asks for it, or with the first of its records that is read unasked. A
     piece leaves with the last record that rows asked for, or as the oldest of too many pieces. So
-    each piece is read once for all its rows, and memory stays bounded.
+    each piece is read once for all its rows, and memory stays bounded. `at_once` is the number of
+    pieces that hold the records of a batch.
     """
 
-    def __init__(self, pieces: Pieces, read: Callable[[int], Piece]) -> None:
+    def __init__(self, pieces: Pieces, read: Callable[[int], Piece], at_once: int = 0) -> None:
         self._pieces, self._read = pieces, read
+        # Large records of a batch, or few of each piece, may be in more pieces than are read ahead.
+        self._most = _MOST_HELD + 2 * at_once
         # For each piece its records, and how many of these were asked for and not taken.
         self._held: dict[int, tuple[Future[Piece], int]] = {}
         self._lock = threading.RLock()
@@ -78,7 +81,7 @@ class HeldPieces:
             future, left = held or (_threads.submit(self._read, piece), 0)
             self._held[piece] = future, left + count
             # An iterator that was deleted never takes the records that it has asked for.
-            while len(self._held) > _MOST_HELD:
+            while len(self._held) > self._most:
                 self._held.pop(next(iter(self._held)))
 
     def read(self, numbers: Array) -> list[bytes | RecordError]:

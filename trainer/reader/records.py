@@ -74,7 +74,10 @@ def record_batches(
     # A random number cannot name a reader of another process, should a graph get there.
     name = tf.constant(secrets.randbits(62), tf.int64)
     _readers[int(name)] = reader
-    numbers = _interleaved(name, reader.num_calls, turns, 1 if order.epochs else _TURNS)
+    # The turns that a stream deals at once hold its pieces in memory, so they span two at most.
+    fitting = int(2 * order.records_per_piece) // deal.longest_turn
+    num_turns = 1 if order.epochs else max(1, min(_TURNS, fitting))
+    numbers = _interleaved(name, reader.num_calls, turns, num_turns)
     is_cut, num_parts = False, None
     if order.epochs is not None:
         is_cut = slices == WHOLE and order.num_records % batch_size > 0

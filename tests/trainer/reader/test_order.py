@@ -1,11 +1,13 @@
 import dataclasses
 import itertools
+import math
 import pathlib
 import threading
 from collections import Counter
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -15,11 +17,13 @@ from tests.support.errors import refused
 from tests.support.external_sets import flip_byte
 from tests.support.reader_sets import choose, make_set, training_data
 from trainer.dataset.batch import WHOLE, ReplicaSlices
+from trainer.dataset.pieces import Pieces
 from trainer.dataset.source import RecordSource
 from trainer.reader import pieces as pieces_module
 from trainer.reader import read_ahead
 from trainer.reader.order import evaluation_order, shareable_size, training_order, without_copies
 from trainer.reader.pieces import PieceReader
+from trainer.reader.plan import Deal, Order
 from trainer.reader.read_ahead import HeldPieces
 from trainer.reader.records import record_batches
 from trainer.strengths import LIGHT, STRONG
@@ -221,3 +225,34 @@ def test_mixing_needs_pairs_a_turn_apart_in_each_share(dataset, batch_size, shar
     # Functions take whole batches, which have pairs for any number of shares.
     if batch_size % 2 == 0:
         dataclasses.replace(strong, functions=(print,)).check_pairs(shares)
+
+
+@pytest.mark.parametrize(
+    ("records_per_piece", "one_of", "batch_size", "steps", "seed"),
+    [
+        (1, 1, 256, 40, 7),
+        (10, 1, 2048, 20, 7),
+        (40, 10, 512, 20, 7),
+        (3, 1, 2048, 15, None),
+        (40, 10, 2048, 5, None),
+    ],
+)
+def test_no_piece_is_read_twice(records_per_piece, one_of, batch_size, steps, seed):
+    """Whatever the records that a batch takes from a piece are."""
+    num_records = 3 * one_of * batch_size * steps
+    zeros = np.zeros(num_records // records_per_piece, np.int64)
+    first = np.arange(len(zeros)) * records_per_piece
+    pieces = Pieces(zeros, first, zeros + records_per_piece, zeros, zeros)
+    classes = np.where(np.arange(num_records) % one_of == 0, 0, -1).astype(np.int32)
+    deal, epochs = (Deal(1, batch_size), 1) if seed is None else (Deal.of_batch(batch_size), None)
+    order = Order(pieces, classes, None, seed, deal, epochs)
+    reads: Counter[int] = Counter()
+
+    def read(piece: int) -> list[bytes]:
+        reads[piece] += 1
+        return [b""] * records_per_piece
+
+    at_once = math.ceil(batch_size / order.records_per_piece)
+    source = HeldPieces(pieces, read, at_once)
+    (*_, last) = record_batches(order, source, batch_size).take(steps)
+    assert last[-1].shape == [batch_size] and max(reads.values()) == 1
