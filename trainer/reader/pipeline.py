@@ -226,9 +226,9 @@ def _options(read_options: ReadOptions) -> tf.data.Options:
     options.deterministic = True
     # On few cores the autotuner is unsteady, and slower than a fixed parallelism.
     options.autotune.enabled = False
-    # The optimizer finds nothing to improve here and delays the first batch by 0.1 s. It would also
-    # copy the tensors that functions capture: all pictures of the cache.
-    options.experimental_optimization.apply_default_optimizations = False
+    # The optimizer would copy the tensors that functions capture: all pictures of the cache.
+    if read_options.cache == "pixels":
+        options.experimental_optimization.apply_default_optimizations = False
     # In the shared thread pool decoding would queue behind the model's operations.
     options.threading.private_threadpool_size = read_options.threads
     # Slices divide batches among hosts, and a host reads for all its replicas: nothing to shard.
