@@ -111,7 +111,7 @@ def traced(data: str, kind: str, augment: str, augment_on: str, steps: str, batc
     return noted.times
 
 
-def waiting(data: str, kind: str, fetch_ms: str, reads: str) -> Any:
+def waiting(data: str, kind: str, fetch_ms: str, reads: str, cache: str = "none") -> Any:
     """The figures of an epoch whose batches come every `fetch_ms`; a callback may read the loss."""
     opened = ims.open(data)
 
@@ -123,7 +123,9 @@ def waiting(data: str, kind: str, fetch_ms: str, reads: str) -> Any:
         same = tf.numpy_function(wait, [label], label.dtype, stateful=False)
         return image, tf.ensure_shape(same, label.shape)
 
-    train = opened.train(batch_size=8, augment="none", image_size=64, threads=1).map(slowly)
+    asked: Any = {"cache": cache, "cache_folder": f"{data}-cache"} if cache != "none" else {}
+    train = opened.train(batch_size=8, augment="none", image_size=64, threads=1, **asked)
+    train = train.map(slowly)
     with _strategy(kind).scope():
         model = _convolutions()
     noted, figures = Steps(), ims.WaitingTime(8)

@@ -126,6 +126,13 @@ def test_waiting_is_the_share_of_the_time_in_which_devices_lack_a_batch(
     assert found["images_per_second"][1] == pytest.approx(11 * BATCH / second, rel=0.3)
 
 
+def test_a_training_from_the_pixel_cache_may_end_while_devices_wait_for_a_batch(pictures):
+    """Whose iterator TensorFlow must not delete then."""
+    environment = {} if gpus.REAL_GPUS else {"FAKE_GPU_BUSY": "Conv2D=100"}
+    found = gpus.scenario(2, "waiting", pictures, "mirrored", 150, "no", "pixels", **environment)
+    assert len(found["wait_fraction"]) == 2
+
+
 @pytest.mark.parametrize("augment", ["light", "strong"])
 def test_the_device_augments_as_the_host(pictures, augment):
     found = gpus.scenario(1, "augmented", pictures, augment)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,11 @@ from trainer.reader.broken_records import BrokenRecords
 from trainer.reader.described import EvaluationData
 from trainer.reader.order import evaluation_order, without_copies
 from trainer.reader.unreadable import explain
+
+# TensorFlow crashes if the iterator of several devices is deleted while it waits for a batch of a
+# dataset that the graph optimizer leaves alone, as that of the pixel cache. So these iterators live
+# until two further trainings have begun: by then they have filled their buffers, and wait no more.
+_last_of_cache: collections.deque[Any] = collections.deque(maxlen=2)
 
 
 class TrainingStream:
@@ -30,12 +36,18 @@ class TrainingStream:
 
     def iterator(self, step: int) -> Iterator[Batch]:
         """Returns endless batches from `step` on, each divided over the replicas."""
+        iterator = iter(self._distributed(step))
+        if self._data.read_options.cache == "pixels" and self._strategy.num_replicas_in_sync > 1:
+            _last_of_cache.append(iterator)
+        return iterator
+
+    def _distributed(self, step: int) -> tf.distribute.DistributedDataset:
         # A function of the user takes whole batches for any number of replicas.
         data, strategy, broken = self._data, self._strategy, self._broken
         if callable(data.augment) or data.functions:
             whole = strategy.experimental_distribute_dataset(data.batches(step, broken=broken))
-            return iter(to_device(whole))
-        return iter(distributed(strategy, lambda slices: data.batches(step, slices, broken)))
+            return to_device(whole)
+        return distributed(strategy, lambda slices: data.batches(step, slices, broken))
 
     def first(self, step: int) -> Batch:
         """Returns the whole batch of `step` as the model receives it, augmented."""
