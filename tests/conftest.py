@@ -44,6 +44,7 @@ HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
 FORBIDDEN = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "socket.bind")
 
 
+# The tests with the marker `one_row` whose first row was collected.
 _BEGUN = pytest.StashKey[set[str]]()
 
 # Google's library asks about each bucket in a thread of its own, for traces that nobody takes here:

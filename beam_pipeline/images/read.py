@@ -154,7 +154,8 @@ def _groups(refs: Sequence[Any]) -> Iterator[list[Any]]:
     group: list[Any] = []
     group_bytes = 0
     for ref in refs:
-        is_small = ref.size_bytes > 0 and is_local(ref.path)  # 0 if it is being copied
+        # A file that was listed while it was being copied has a size of 0.
+        is_small = ref.size_bytes > 0 and is_local(ref.path)
         size_bytes = ref.size_bytes if is_small else _GROUP_BYTES
         if group and (len(group) == GROUP_FILES or group_bytes + size_bytes > _GROUP_BYTES):
             yield group

@@ -185,7 +185,7 @@ class _Options(beam_options.PipelineOptions):
         return views[cls]
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy makes views of its own values: Beam leaves an option out of the copy.
+        # Beam leaves an option out of a copy, so the copy must make views of its own values.
         return {name: kept for name, kept in super().__getstate__().items() if name != "_views"}
 
 

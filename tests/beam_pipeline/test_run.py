@@ -124,7 +124,7 @@ def test_only_the_command_hides_packages_from_beam(tmp_path):
 
 @pytest.mark.process
 def test_the_command_reads_a_table_with_times_in_nanoseconds(tmp_path):
-    """PyArrow has no type of Python for them, and needs pandas."""
+    """PyArrow needs pandas for these times, because Python has no type for them."""
     kind = pa.struct([("bytes", pa.binary()), ("taken", pa.timestamp("ns"))])
     pictures = pa.array([{"bytes": jpeg(i), "taken": 1001 + i} for i in range(4)], kind)
     parquet.write_table(pa.table({"image": pictures, "label": [*"abab"]}), tmp_path / "in.parquet")

@@ -127,7 +127,7 @@ def test_waiting_is_the_share_of_the_time_in_which_devices_lack_a_batch(
 
 
 def test_a_training_from_the_pixel_cache_may_end_while_devices_wait_for_a_batch(pictures):
-    """Whose iterator TensorFlow must not delete then."""
+    """TensorFlow must not delete the iterator of the training while a thread still reads."""
     environment = {} if gpus.REAL_GPUS else {"FAKE_GPU_BUSY": "Conv2D=100"}
     found = gpus.scenario(2, "waiting", pictures, "mirrored", 150, "no", "pixels", **environment)
     assert len(found["wait_fraction"]) == 2

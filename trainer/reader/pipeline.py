@@ -135,14 +135,14 @@ def _batches(
     reader, cache = PieceReader(subset), None
     if options.cache == "pixels":
         cache = decode_once(subset, options, reader, slices.hosts)
-    at_once = math.ceil(data.batch_size / order.records_per_piece)
-    source = cache or HeldPieces(subset.pieces, reader.read, at_once)
+    pieces_at_once = math.ceil(data.batch_size / order.records_per_piece)
+    source = cache or HeldPieces(subset.pieces, reader.read, pieces_at_once)
     on_damage = _on_damage(data, broken)
     records = record_batches(order, source, data.batch_size, slices, start_step, on_damage)
     share = data.batch_size // (slices.hosts * slices.replicas)
     # The default allocator spends 6 % of the CPU time on crops, because their sizes vary.
     tune_allocator()
-    calls, decoded = _parallel_calls(options, share, stages.inputs)
+    calls, at_once = _parallel_calls(options, share, stages.inputs)
     elsewhere = (slices.hosts - 1) * slices.replicas
     parse = batch_parser(subset.dataset, stages.inputs, with_picture=cache is None)
 
@@ -155,7 +155,7 @@ def _batches(
         position = number * share + tf.range(count, dtype=tf.int64)
         stored = cache.rows(numbers, parsed.present) if cache else parsed.encoded
         batch = _batch(subset, parsed, numbers) | {"position": position}
-        batch["inputs"][IMAGE_INPUT] = stages.pictures(stored, position, decoded)
+        batch["inputs"][IMAGE_INPUT] = stages.pictures(stored, position, at_once)
         if stages.inputs.boxes is not None:
             view = stages.pictures.view(stored, position)
             batch = _with_boxes(subset, stages, batch | {"boxes": parsed.boxes}, view)

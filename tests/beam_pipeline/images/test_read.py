@@ -41,7 +41,7 @@ def test_every_file_comes_in_order(tmp_path, count, size_bytes, remote):
         (str, 300_000, [3] * 13 + [1]),
         (str, 3_000_000, [1] * 40),
         (str, -1, [1] * 40),
-        (str, 0, [1] * 40),  # may have grown
+        (str, 0, [1] * 40),  # the file may have grown
         (store_uri, 10_000, [1] * 40),
     ],
 )

@@ -238,7 +238,7 @@ def test_mixing_needs_pairs_a_turn_apart_in_each_share(dataset, batch_size, shar
     ],
 )
 def test_no_piece_is_read_twice(records_per_piece, one_of, batch_size, steps, seed):
-    """Whatever the records that a batch takes from a piece are."""
+    """A batch takes one record of a piece, a few, or most of them."""
     num_records = 3 * one_of * batch_size * steps
     zeros = np.zeros(num_records // records_per_piece, np.int64)
     first = np.arange(len(zeros)) * records_per_piece
